@@ -179,7 +179,7 @@ PLANS: dict[str, tuple[Callable[[int], Snapshot], int, int]] = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_calls_as_much_for_each_however_many_wait(name: str) -> None:
+def test_a_plan_makes_the_same_number_of_calls_per_podgroup_however_many_are_pending(name: str) -> None:
     build, few, many = PLANS[name]
 
     each_of_few, each_of_many = (calls_of_plan(build(size), Action.ALLOCATE)[ALL] / size for size in (few, many))
@@ -200,18 +200,18 @@ def test_a_plan_calls_as_much_for_each_however_many_wait(name: str) -> None:
     ],
     ids=["lone", "fit nowhere", "mostly no room", "gangs", "gangs, mostly no room", "gangs in racks", "halves of GPUs"],
 )
-def test_a_plan_calls_so_much_for_each_pod_at_most(most: int, pods: int, snapshot: Callable[[], Snapshot]) -> None:
+def test_a_plan_makes_a_limited_number_of_calls_per_pod(most: int, pods: int, snapshot: Callable[[], Snapshot]) -> None:
     # As many as it is today and a little: ten thousand pods take less than a second of any core as long as this holds.
     assert calls_of_plan(snapshot())[ALL] < most * pods
 
 
-def test_a_plan_calls_no_more_where_there_are_more_nodes() -> None:
+def test_a_plan_makes_no_more_calls_with_more_nodes() -> None:
     few, many = (calls_of_plan(lone_pods(nodes, 300))[ALL] for nodes in (100, 1600))
 
     assert many < EVEN * few
 
 
-def test_all_nodes_are_ranked_once_a_shape_and_then_one_by_one_as_they_change() -> None:
+def test_all_nodes_are_ranked_once_per_shape_and_then_one_by_one_as_they_change() -> None:
     asking = lone_pods(1000, 500), gangs(1000, 25, pods=20), halves(480)
 
     found = [calls_of_plan(each) for each in asking]
@@ -219,32 +219,32 @@ def test_all_nodes_are_ranked_once_a_shape_and_then_one_by_one_as_they_change() 
     assert [(each["Ranks.everywhere"], each["Ranks.at"]) for each in found] == [(1, 499), (1, 499), (1, 479)]
 
 
-def test_most_pods_find_the_nodes_ranked_where_twenty_shapes_take_turns() -> None:
+def test_most_pods_find_ranked_nodes_although_twenty_shapes_alternate() -> None:
     found = calls_of_plan(mixed(1000, 400), Action.ALLOCATE)
 
     assert 4 * found["Ranks.everywhere"] < 400
 
 
-def test_a_gang_that_reclaims_calls_as_much_for_each_gpu_however_many_it_takes_back() -> None:
+def test_a_gang_that_reclaims_makes_the_same_number_of_calls_per_gpu_however_many_it_reclaims() -> None:
     few, many = (calls_of_plan(reclaim(nodes))[ALL] / nodes for nodes in (200, 300))
 
     assert many < EVEN * few
 
 
-def test_pods_that_are_owed_nothing_look_at_nobody_who_runs() -> None:
+def test_pods_without_a_claim_to_more_do_not_examine_running_pods() -> None:
     asked = calls_of_plan(hopeless(20))
 
     assert (asked["VictimSearch.solve"], asked["Victims._is_open"]) == (3 * 8, 0)
 
 
-def test_who_would_have_to_leave_is_not_looked_into_where_nobody_could_help() -> None:
+def test_victims_are_not_searched_where_no_eviction_could_help() -> None:
     helped, asked = calls_of_plan(reclaim(20)), calls_of_plan(many_queues(50, queues=20))
 
     assert min(helped["VictimCandidates.chunk"], helped["Foremost.pods"]) > 0
     assert (asked["VictimCandidates.chunk"], asked["Foremost.pods"]) == (0, 0)
 
 
-def test_a_snapshot_after_one_change_calls_and_allocates_as_much_however_many_pods_run() -> None:
+def test_a_snapshot_after_one_change_costs_the_same_however_many_pods_run() -> None:
     def changing(pods: int) -> tuple[int, int]:
         found, late = bound(pods), given.pod("late")
 
@@ -277,7 +277,7 @@ def test_a_snapshot_after_one_change_shares_what_has_not_changed() -> None:
     assert [key for key in before.running if after.running[key] is not before.running[key]] == []
 
 
-def test_a_snapshot_after_one_change_copies_no_group_however_many_wait() -> None:
+def test_a_snapshot_after_one_change_copies_no_podgroup_however_many_are_pending() -> None:
     def changing(pods: int) -> int:
         found, late = bound(50), given.pod("late")
         for index in range(pods):
@@ -291,7 +291,7 @@ def test_a_snapshot_after_one_change_copies_no_group_however_many_wait() -> None
     assert many < EVEN * few
 
 
-def test_what_becomes_known_of_gpus_late_concerns_only_the_pods_on_their_node() -> None:
+def test_late_facts_about_gpus_affect_only_the_pods_on_their_node() -> None:
     def learning(nodes: int) -> Callable[[], object]:
         pods = [pod for number in range(nodes) for pod in sharers(number)]
 
@@ -309,7 +309,7 @@ def test_what_becomes_known_of_gpus_late_concerns_only_the_pods_on_their_node() 
     assert growth(learning, few=100, many=400) < SLACK
 
 
-def test_what_an_agent_says_costs_the_same_however_many_nodes_share_gpus() -> None:
+def test_a_report_of_an_agent_costs_the_same_however_many_nodes_share_gpus() -> None:
     def telling(nodes: int) -> Callable[[], object]:
         found = sharing(nodes)
 
@@ -323,7 +323,7 @@ def test_what_an_agent_says_costs_the_same_however_many_nodes_share_gpus() -> No
     assert cost_s(telling(800)) < 2 * cost_s(telling(100))
 
 
-def test_what_an_agent_says_of_memory_alone_is_no_cause_to_plan() -> None:
+def test_a_report_with_only_new_memory_values_makes_no_plan() -> None:
     found = sharing(2)
     found.apply_gpu_node(report(1, used_mib=90_000), heard_at=1.0)
     before = found.changes.version, found.changes.relief
@@ -337,7 +337,7 @@ def test_what_an_agent_says_of_memory_alone_is_no_cause_to_plan() -> None:
     assert found.gpus.shared(NodeName("n1"))[0].reason == "90002 MiB of it are used, 80000 MiB were promised"
 
 
-def test_only_shared_gpus_about_which_something_is_to_be_done_are_looked_at_again() -> None:
+def test_only_shared_gpus_that_need_an_action_are_examined_again() -> None:
     found = sharing(100)
     assert list(found.gpus.unsettled_nodes()) == []
 
@@ -346,7 +346,7 @@ def test_only_shared_gpus_about_which_something_is_to_be_done_are_looked_at_agai
     assert list(found.gpus.unsettled_nodes()) == ["n7"]
 
 
-def test_another_fact_about_a_node_makes_no_other_columns() -> None:
+def test_another_fact_about_a_node_makes_no_new_columns() -> None:
     found = sharing(10)
     before = found.snapshots.table()
 
@@ -359,7 +359,7 @@ def test_another_fact_about_a_node_makes_no_other_columns() -> None:
     )
 
 
-def test_pods_come_to_a_gang_and_leave_it_at_a_cost_that_does_not_grow_with_it() -> None:
+def test_pods_join_and_leave_a_gang_at_a_cost_independent_of_its_size() -> None:
     def living(size: int) -> Callable[[], object]:
         pods = gang_of(size)
 
@@ -375,7 +375,7 @@ def test_pods_come_to_a_gang_and_leave_it_at_a_cost_that_does_not_grow_with_it()
     assert growth(living, few=500, many=2000) < SLACK
 
 
-def test_a_gang_is_promised_its_places_at_a_cost_that_does_not_grow_with_it() -> None:
+def test_a_gang_gets_its_reservations_at_a_cost_independent_of_its_size() -> None:
     def promising(size: int) -> Callable[[], object]:
         found = bound(0)
         for pod in gang_of(size):
@@ -393,7 +393,7 @@ def test_a_gang_is_promised_its_places_at_a_cost_that_does_not_grow_with_it() ->
     assert growth(promising, few=500, many=2000) < SLACK
 
 
-def test_only_the_group_that_changed_is_formed_anew() -> None:
+def test_only_the_changed_podgroup_is_formed_again() -> None:
     formed: list[Pod] = []
     found = Membership(formed.append)  # counts, and holds no place
     for index in range(1000):

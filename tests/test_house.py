@@ -28,13 +28,13 @@ def targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_name_without_a_meaning() -> None:
     words = {path: set(re.split(r"_|s\b", path.stem)) for path in modules()}
 
     assert [path.name for path, parts in words.items() if parts & BANNED] == []
 
 
-def test_every_module_opens_with_a_sentence() -> None:
+def test_every_module_starts_with_a_docstring_sentence() -> None:
     silent = [path for path in modules() if not re.match(r'"""\S[^"]*[.?]\n?', path.read_text())]
 
     assert silent == []
@@ -47,14 +47,14 @@ def test_every_make_command_in_the_documents_exists(document: Path) -> None:
     assert named <= targets()
 
 
-def test_the_readme_names_the_two_commands_to_begin_with() -> None:
+def test_the_readme_names_the_two_commands_to_start_with() -> None:
     assert {"$ make run", "$ make test"} <= set(
         re.findall(r"^\$ make \w+", (ROOT / "README.md").read_text(), re.MULTILINE)
     )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_every_link_in_the_documents_leads_somewhere(document: Path) -> None:
+def test_every_link_in_the_documents_has_a_target(document: Path) -> None:
     links = re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", document.read_text())
     wanted = [(document.parent / path if path else document, anchor) for path, anchor in links]
 
@@ -62,7 +62,7 @@ def test_every_link_in_the_documents_leads_somewhere(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_every_file_of_the_code_that_the_documents_name_exists(document: Path) -> None:
+def test_every_source_file_named_in_the_documents_exists(document: Path) -> None:
     text = re.sub(r"\]\([^)]*\)", "", document.read_text())
     named = set(re.findall(r"\b(?:app|tests|loadtest|deploy|scheduler-config)/[\w./-]*\w", text))
     modules_named = set(re.findall(r"[\w/]+\.py\b", text))
@@ -73,11 +73,11 @@ def test_every_file_of_the_code_that_the_documents_name_exists(document: Path) -
 
 
 @pytest.mark.parametrize(("document", "lines"), READ_FIRST.items())
-def test_what_a_newcomer_reads_first_is_short(document: str, lines: int) -> None:
+def test_the_documents_for_newcomers_are_short(document: str, lines: int) -> None:
     assert len((ROOT / document).read_text().splitlines()) <= lines
 
 
-def test_the_lock_names_no_place_to_download_from() -> None:
+def test_the_lock_file_names_no_download_location() -> None:
     lock = (ROOT / "requirements.lock").read_text()
 
     assert re.findall(r"://|--index-url|--find-links", lock) == []

@@ -33,7 +33,7 @@ MARK = re.compile(
 """A label, an annotation or a resource with a domain; an older one of KAI; a check of `leeboard doctor`."""
 
 
-async def test_no_name_that_others_rely_on_is_lost_or_added_unseen() -> None:
+async def test_the_public_interface_changes_only_with_its_list() -> None:
     assert LISTED.read_text().splitlines() == await names()
 
 

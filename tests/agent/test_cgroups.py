@@ -40,11 +40,11 @@ def test_a_static_pod_is_named_by_the_hash_of_its_file() -> None:
     "cgroup",
     ["", "0::/", "0::/user.slice/user-1000.slice", f"0::/system.slice/docker-{ID}.scope", "0::/podman/pods", "junk"],
 )
-def test_everything_else_is_in_no_pod(cgroup: str) -> None:
+def test_every_other_path_is_in_no_pod(cgroup: str) -> None:
     assert pod_of(cgroup) is None
 
 
-def test_processes_that_have_ended_are_left_out(tmp_path: Path) -> None:
+def test_ended_processes_are_left_out(tmp_path: Path) -> None:
     for pid, cgroup in ((1, "0::/init.scope\n"), (2, f"0::/kubepods/pod{UID}/{ID}\n")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(cgroup)

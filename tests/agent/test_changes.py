@@ -26,7 +26,7 @@ def test_the_first_report_is_sent_at_once() -> None:
         (using(1000, a=500), using(1000), Change.AT_ONCE),
     ],
 )
-def test_measured_memory_counts_when_it_has_moved_by_64_mib_and_who_is_there_always(
+def test_measured_memory_counts_when_it_has_changed_by_64_mib_and_holders_always(
     before: dict[str, object], now: dict[str, object], expected: Change
 ) -> None:
     assert change(before, now) is expected
@@ -39,13 +39,13 @@ def test_on_a_small_device_two_percent_are_enough(used_mib: int, expected: Chang
     assert change(*reports) is expected
 
 
-def test_what_the_driver_refuses_now_and_then_can_wait() -> None:
+def test_occasional_failures_of_the_driver_can_wait() -> None:
     before, now = (status_of(sight(device(), failures=failures)) for failures in ((), (DriverFailure("a", "b"),)))
 
     assert {change(before, now), change(now, before)} == {Change.MEMORY}
 
 
-def test_whatever_else_differs_is_sent_at_once() -> None:
+def test_any_other_difference_is_sent_at_once() -> None:
     before = status_of(sight(device()))
     held = KubeletReading(answers=True, holdings=(holding("a/p", "GPU-0"),))
     others = [

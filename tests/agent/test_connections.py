@@ -8,7 +8,7 @@ from tests.agent.conftest import Furnish
 from tests.agent.machines import NVLINK, UNKNOWN
 
 
-def test_a_failing_link_is_named_in_every_look_though_links_are_read_now_and_then(
+def test_a_failing_link_is_named_in_every_reading_although_links_are_read_less_often(
     loaded: Furnish, driver: Driver
 ) -> None:
     machine = loaded("pcie-one-bridge")
@@ -33,7 +33,7 @@ def test_a_link_that_goes_down_is_seen_by_the_next_reading_of_links(loaded: Furn
     assert sorted(link.nvlinks for link in looks[-1][1].links) == [17, 18, 18, 18, 18, 18, 18]
 
 
-def test_ends_that_disagree_have_the_lesser_of_what_they_say(loaded: Furnish, driver: Driver) -> None:
+def test_two_ends_that_disagree_give_the_smaller_value(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("pcie-one-bridge")
     machine.tells({f"device.1.link.{number}.down": "1" for number in range(8)})
     machine.tells({f"pair.1.0.p2p.{NVLINK}": "5"})
@@ -54,7 +54,7 @@ def test_devices_behind_a_switch_that_do_not_reach_each_other_have_no_links(load
     assert sorted(link.nvlinks for link in second.links) == [0, 18, 18, 18, 18, 18, 18]
 
 
-def test_an_address_written_in_another_way_is_the_same_device(loaded: Furnish, driver: Driver) -> None:
+def test_an_address_in_another_notation_is_the_same_device(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("pcie-one-bridge")
     machine.tells({f"device.0.link.{number}.pci": "0000:08:00.0" for number in range(12)})
 

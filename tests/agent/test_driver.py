@@ -39,7 +39,7 @@ def attentive(loaded: Furnish) -> Iterator[Attentive]:  # noqa: ARG001 - closed 
         yield attentive
 
 
-def test_a_driver_that_goes_and_comes_back_is_read_again(loaded: Furnish, driver: Driver) -> None:
+def test_a_driver_that_is_unloaded_and_loaded_is_read_again(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("desktop")
     assert len(driver.read().devices) == 1
 
@@ -52,7 +52,7 @@ def test_a_driver_that_goes_and_comes_back_is_read_again(loaded: Furnish, driver
     assert (back.message, len(back.devices)) == ("", 1)
 
 
-def test_a_driver_that_was_restarted_between_two_looks_is_not_missed(loaded: Furnish, driver: Driver) -> None:
+def test_a_driver_restart_between_two_readings_is_noticed(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("desktop")
     driver.read()
     machine.fails("nvmlSystemGetDriverVersion", 1)
@@ -64,7 +64,7 @@ def test_a_driver_that_was_restarted_between_two_looks_is_not_missed(loaded: Fur
     assert len(driver.read().devices) == 1
 
 
-def test_devices_that_came_while_the_driver_was_open_are_found(loaded: Furnish, driver: Driver) -> None:
+def test_devices_added_while_the_driver_was_open_are_found(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("pcie-one-bridge")
     machine.tells({"count": "3"})
     assert len(driver.read().devices) == 3
@@ -74,7 +74,7 @@ def test_devices_that_came_while_the_driver_was_open_are_found(loaded: Furnish, 
     assert [device.uuid for device in driver.read().devices] == [machine.uuid(index) for index in range(4)]
 
 
-def test_a_gpu_that_is_lost_while_we_look_keeps_its_name(loaded: Furnish, driver: Driver) -> None:
+def test_a_gpu_that_is_lost_during_a_reading_keeps_its_name(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("pcie-one-bridge")
     driver.read()
 
@@ -112,7 +112,7 @@ def test_an_xid_makes_a_device_unhealthy_at_once_and_for_good(loaded: Furnish, a
     assert devices[1].health is Health.UNHEALTHY
 
 
-def test_a_driver_that_is_loaded_anew_has_forgotten_its_xids(loaded: Furnish, attentive: Attentive) -> None:
+def test_a_driver_that_is_loaded_again_has_forgotten_its_xids(loaded: Furnish, attentive: Attentive) -> None:
     machine = loaded("desktop")
     attentive.driver.read()
     machine.happens(0, XID, XID_OFF_THE_BUS)
@@ -125,9 +125,7 @@ def test_a_driver_that_is_loaded_anew_has_forgotten_its_xids(loaded: Furnish, at
     assert [device.health for device in attentive.driver.read().devices] == [Health.HEALTHY]
 
 
-def test_an_xid_of_which_the_driver_does_not_say_the_device_counts_for_all(
-    loaded: Furnish, attentive: Attentive
-) -> None:
+def test_an_xid_without_a_device_counts_for_all(loaded: Furnish, attentive: Attentive) -> None:
     machine = loaded("pcie-one-bridge")
     attentive.driver.read()
 
@@ -137,9 +135,7 @@ def test_an_xid_of_which_the_driver_does_not_say_the_device_counts_for_all(
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109, 32])
-def test_xids_that_applications_cause_say_nothing_nor_do_those_we_are_told_to_ignore(
-    xid: int, loaded: Furnish, attentive: Attentive
-) -> None:
+def test_xids_of_applications_and_ignored_xids_mean_nothing(xid: int, loaded: Furnish, attentive: Attentive) -> None:
     machine = loaded("desktop")
     attentive.driver.read()
 
@@ -149,7 +145,7 @@ def test_xids_that_applications_cause_say_nothing_nor_do_those_we_are_told_to_ig
     assert [device.health for device in attentive.devices_after_event()] == [Health.HEALTHY]
 
 
-def test_events_that_cannot_be_waited_for_ask_for_one_look_only(
+def test_events_that_cannot_be_waited_for_cause_only_one_reading(
     loaded: Furnish, attentive: Attentive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = loaded("desktop")
@@ -190,7 +186,7 @@ def test_events_that_cannot_be_waited_for_ask_for_one_look_only(
         ),
     ],
 )
-def test_health_is_what_the_counters_say(said: dict[str, str], reason: str, loaded: Furnish, driver: Driver) -> None:
+def test_health_follows_from_the_counters(said: dict[str, str], reason: str, loaded: Furnish, driver: Driver) -> None:
     machine = loaded("desktop")
     machine.sets(0, **said)
 
@@ -210,7 +206,7 @@ def test_processes_of_all_three_lists_are_counted_once(loaded: Furnish, driver: 
     assert device.processes == (Process(10, 100), Process(11, 6), Process(12, None), Process(13, 1))
 
 
-def test_memory_is_rounded_so_that_what_is_free_is_never_overstated(loaded: Furnish, driver: Driver) -> None:
+def test_memory_is_rounded_so_that_free_memory_is_never_overstated(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("desktop")
     machine.sets(0, memory__total=10 * MIB - 1, memory__used=2 * MIB + 1, memory__reserved=1)
 
@@ -219,7 +215,7 @@ def test_memory_is_rounded_so_that_what_is_free_is_never_overstated(loaded: Furn
     assert device.memory == Memory(total_mib=9, used_mib=3, reserved_mib=1)
 
 
-def test_what_fails_for_every_device_alike_is_told_once(loaded: Furnish, driver: Driver) -> None:
+def test_a_failure_of_every_device_is_reported_once(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("pcie-one-bridge")
     machine.fails("nvmlDeviceGetName", UNKNOWN)
     machine.fails("nvmlDeviceGetMinorNumber", UNKNOWN, 2)

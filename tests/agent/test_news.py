@@ -7,7 +7,7 @@ from app.model.device import Health
 from tests.agent.seen import device, holding, memory, sight
 
 
-def test_the_first_report_names_every_device_and_what_is_wrong() -> None:
+def test_the_first_report_logs_every_device_and_every_problem() -> None:
     seen = sight(
         device(product="A100"),
         failures=(DriverFailure("call", "no", "GPU-0"),),
@@ -21,7 +21,7 @@ def test_the_first_report_names_every_device_and_what_is_wrong() -> None:
     ]
 
 
-def test_only_what_is_new_is_said_again() -> None:
+def test_only_changes_are_logged_again() -> None:
     before = sight(device(), failures=(DriverFailure("call", "no"),))
     held = KubeletReading(answers=True, holdings=(holding("a/p", "GPU-0"),))
     same = sight(device(memory=memory(9000)), failures=(DriverFailure("call", "no"),), kubelet=held)
@@ -33,7 +33,7 @@ def test_only_what_is_new_is_said_again() -> None:
     ]
 
 
-def test_a_driver_that_goes_and_comes_back_is_two_lines() -> None:
+def test_a_driver_that_is_unloaded_and_loaded_is_two_lines() -> None:
     gone, back = status_of(sight(message="no driver")), status_of(sight())
 
     assert list(news(None, gone)) == [

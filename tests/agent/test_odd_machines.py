@@ -33,7 +33,7 @@ def nvlinks(devices: tuple[DeviceReading, ...]) -> set[int]:
     ],
     ids=["another's", "empty", "of odd characters"],
 )
-def test_a_device_without_a_name_of_its_own_is_named_as_a_failure_and_nobody_links_to_it(
+def test_a_device_without_a_uuid_is_reported_as_a_failure_and_has_no_links(
     said: Mapping[str, str], missing: str, library: Path, furnish: Furnish
 ) -> None:
     machine = furnish("dgx-a100")
@@ -47,7 +47,7 @@ def test_a_device_without_a_name_of_its_own_is_named_as_a_failure_and_nobody_lin
     assert [(each["call"], each["device"]) for each in status["failures"]] == [("nvmlDeviceGetUUID", missing)]
 
 
-def test_numbers_that_no_device_has_are_left_out_and_named(loaded: Furnish, driver: Driver) -> None:
+def test_impossible_numbers_are_left_out_and_named(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("pcie-one-bridge")
     machine.sets(0, memory__used=NO_NUMBER, compute=f"1:{2**63} 2:{2**20}")
     machine.sets(1, memory__total=NO_NUMBER)
@@ -66,7 +66,7 @@ def test_numbers_that_no_device_has_are_left_out_and_named(loaded: Furnish, driv
     )
 
 
-def test_texts_that_are_none_are_left_out(library: Path, furnish: Furnish) -> None:
+def test_invalid_texts_are_left_out(library: Path, furnish: Furnish) -> None:
     machine = furnish("pcie-one-bridge")
     odd = b"driver 55\xff0\ndevice.0.name A\xff100\ndevice.1.pci 0000:08:00.\xff\ndevice.2.uuid GPU-\xff\n"
     machine.path.write_bytes(odd + machine.path.read_bytes())
@@ -88,7 +88,7 @@ def test_texts_that_are_none_are_left_out(library: Path, furnish: Furnish) -> No
 
 
 @pytest.mark.parametrize("count", [100, 4_000_000_000])
-def test_of_more_devices_than_a_gpunode_has_room_for_the_first_are_reported(
+def test_of_more_devices_than_fit_in_a_gpunode_the_first_are_reported(
     count: int, loaded: Furnish, driver: Driver
 ) -> None:
     machine = loaded("hgx-h100")
@@ -105,7 +105,7 @@ def test_of_more_devices_than_a_gpunode_has_room_for_the_first_are_reported(
     )
 
 
-def test_more_parts_than_a_device_can_have_are_not_waited_for(loaded: Furnish, driver: Driver) -> None:
+def test_more_instances_than_a_device_can_have_are_not_read(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("mig")
     machine.sets(0, parts=4_000_000_000)
 
@@ -116,7 +116,7 @@ def test_more_parts_than_a_device_can_have_are_not_waited_for(loaded: Furnish, d
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])
-def test_a_driver_that_fails_now_and_then_hides_no_device_and_makes_up_no_link(
+def test_a_driver_that_fails_occasionally_hides_no_device_and_invents_no_link(
     every: int, loaded: Furnish, driver: Driver
 ) -> None:
     machine = loaded("dgx-a100")
@@ -129,14 +129,14 @@ def test_a_driver_that_fails_now_and_then_hides_no_device_and_makes_up_no_link(
     assert {failure.error for look in looks for failure in look.failures} == {"Unknown Error"}
 
 
-def test_errors_without_words_have_a_number(loaded: Furnish, driver: Driver) -> None:
+def test_errors_without_a_text_have_a_number(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("desktop")
     machine.fails("nvmlDeviceGetName", 7777)
 
     assert driver.read().failures == (DriverFailure("nvmlDeviceGetName", "error 7777", machine.uuid(0)),)
 
 
-def test_devices_of_one_address_have_no_links_that_lead_there(loaded: Furnish, driver: Driver) -> None:
+def test_devices_with_one_address_have_no_links_to_it(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("pcie-one-bridge")
     machine.sets(1, pci="00000000:0A:00.0")  # that of device 3
     machine.tells({f"device.0.link.{number}.pci": "00000000:0A:00.0" for number in range(12)})
@@ -144,7 +144,7 @@ def test_devices_of_one_address_have_no_links_that_lead_there(loaded: Furnish, d
     assert nvlinks(driver.read().devices) == {0}
 
 
-def test_who_a_device_is_is_asked_again_until_it_is_known(loaded: Furnish, driver: Driver) -> None:
+def test_the_identity_of_a_device_is_read_again_until_it_is_known(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("pcie-one-bridge")
     for call in ("Name", "PciInfo", "MinorNumber"):
         machine.fails(f"nvmlDeviceGet{call}", UNKNOWN, 1)
@@ -175,7 +175,7 @@ def test_a_device_that_was_found_late_reports_its_errors_too(loaded: Furnish, at
     ]
 
 
-def test_events_that_were_refused_once_are_asked_for_again(loaded: Furnish, attentive: Attentive) -> None:
+def test_events_that_were_refused_once_are_requested_again(loaded: Furnish, attentive: Attentive) -> None:
     machine = loaded("desktop")
     machine.fails("nvmlEventSetCreate", UNKNOWN)
     assert [each.call for each in attentive.driver.read().failures] == ["nvmlEventSetCreate"]
@@ -212,7 +212,7 @@ def test_a_fabric_is_read_from_a_driver_that_knows_its_third_form_only(loaded: F
     assert look.failures == ()
 
 
-def test_memory_that_we_may_not_read_says_nothing_against_a_device(loaded: Furnish, driver: Driver) -> None:
+def test_memory_that_may_not_be_read_does_not_make_a_device_unhealthy(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("mig")
     machine.fails("nvmlDeviceGetMemoryInfo_v2", NO_PERMISSION)
 
@@ -224,7 +224,7 @@ def test_memory_that_we_may_not_read_says_nothing_against_a_device(loaded: Furni
     ]
 
 
-def test_errors_that_were_remapped_do_not_count_while_the_rows_cannot_be_read(loaded: Furnish, driver: Driver) -> None:
+def test_remapped_errors_do_not_count_while_the_rows_cannot_be_read(loaded: Furnish, driver: Driver) -> None:
     machine = loaded("dgx-a100")
     machine.sets(0, ecc=3)
     machine.fails("nvmlDeviceGetRemappedRows", UNKNOWN, 0)
@@ -235,7 +235,7 @@ def test_errors_that_were_remapped_do_not_count_while_the_rows_cannot_be_read(lo
     assert [each.call for each in look.failures] == ["nvmlDeviceGetRemappedRows"]
 
 
-def test_what_remains_of_odd_machines_keeps_to_the_schema(library: Path, furnish: Furnish) -> None:
+def test_reports_of_odd_machines_match_the_schema(library: Path, furnish: Furnish) -> None:
     machine = furnish("mig")
     machine.sets(0, minor=2**32 - 1, ecc=NO_NUMBER, memory__used=NO_NUMBER, compute=f"1:{2**64 - 2}")
     machine.sets(0, part__0__mib=10**17)

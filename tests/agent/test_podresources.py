@@ -22,7 +22,9 @@ def holding(name: str, *ids: str) -> Holding:
     return Holding(namespace="team-a", name=name, device_ids=frozenset(ids))
 
 
-def test_devices_and_parts_are_told_with_the_pods_that_hold_them(kubelet: FakeKubelet, asked: PodResources) -> None:
+def test_devices_and_replicas_are_reported_with_the_pods_that_hold_them(
+    kubelet: FakeKubelet, asked: PodResources
+) -> None:
     kubelet.give("team-a/whole", "GPU-1", "GPU-2")
     kubelet.give("team-a/replica", "GPU-3::0", resource="nvidia.com/gpu.shared")
     kubelet.give("team-a/part", "MIG-1", resource="nvidia.com/mig-1g.5gb")
@@ -35,7 +37,9 @@ def test_devices_and_parts_are_told_with_the_pods_that_hold_them(kubelet: FakeKu
     )
 
 
-def test_claims_count_where_their_driver_names_devices_by_uuid(kubelet: FakeKubelet, asked: PodResources) -> None:
+def test_resource_claims_count_where_their_driver_names_devices_by_uuid(
+    kubelet: FakeKubelet, asked: PodResources
+) -> None:
     kubelet.claims["team-a/claimed"] = ["gpu-0", "GPU-7"]
 
     assert asked.read().holdings == (holding("claimed", "GPU-7"),)
@@ -49,25 +53,27 @@ def test_a_kubelet_without_a_device_plugin_says_so(kubelet: FakeKubelet, asked: 
     )
 
 
-def test_a_kubelet_that_does_not_know_what_it_offers_is_no_trouble(kubelet: FakeKubelet, asked: PodResources) -> None:
+def test_a_kubelet_that_cannot_list_allocatable_devices_is_no_failure(
+    kubelet: FakeKubelet, asked: PodResources
+) -> None:
     kubelet.is_old = True
 
     assert asked.read() == KubeletReading(answers=True)
 
 
-def test_a_missing_socket_is_a_reason(asked: PodResources, socket: Path) -> None:
+def test_a_missing_socket_is_reported(asked: PodResources, socket: Path) -> None:
     assert asked.read() == KubeletReading(
         answers=False, reason=f"there is no socket at {socket}: No such file or directory"
     )
 
 
-def test_a_refusal_is_a_reason(kubelet: FakeKubelet, asked: PodResources) -> None:
+def test_a_refusal_is_reported(kubelet: FakeKubelet, asked: PodResources) -> None:
     kubelet.refusal = grpc.StatusCode.RESOURCE_EXHAUSTED
 
     assert asked.read() == KubeletReading(answers=False, reason="the kubelet refused: resource exhausted: not now")
 
 
-def test_a_kubelet_that_comes_back_is_asked_again_at_once(asked: PodResources, socket: Path) -> None:
+def test_a_kubelet_that_is_available_again_is_read_at_once(asked: PodResources, socket: Path) -> None:
     kubelet = FakeKubelet()
     kubelet.give("team-a/p", "GPU-1")
     answers = []
@@ -83,7 +89,7 @@ def test_a_kubelet_that_comes_back_is_asked_again_at_once(asked: PodResources, s
     assert answers == [True, False, True]
 
 
-def test_the_bytes_that_a_kubelet_sends_are_understood() -> None:
+def test_the_bytes_that_a_kubelet_sends_are_decoded() -> None:
     devices = field(1, b"nvidia.com/gpu") + field(2, b"GPU-1") + field(2, b"GPU-2") + field(3, field(1, b"\x08\x01"))
     container = field(1, b"main") + field(2, devices) + b"\x18\x07" + field(5, field(2, b"claim"))
     pod = field(1, b"train") + field(2, b"team-a") + field(3, container)

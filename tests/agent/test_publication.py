@@ -60,7 +60,7 @@ def publication(gpu_nodes: FakeGpuNodes) -> Publication:
     return Publication("n", gpu_nodes, RHYTHM, chance=Random(1), now=lambda: NOON)
 
 
-async def test_the_first_report_makes_the_gpunode(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
+async def test_the_first_report_creates_the_gpunode(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
     assert publication.due_in_s(using(5), 100.0) == 0
 
     await publication.publish(using(5), 100.0)
@@ -68,7 +68,7 @@ async def test_the_first_report_makes_the_gpunode(publication: Publication, gpu_
     assert gpu_nodes.stored == {"n": {"status": {**using(5), "observedAt": "2026-01-02T12:00:00Z"}}}
 
 
-async def test_what_is_no_longer_so_does_not_stay(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
+async def test_outdated_fields_are_removed(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
     await publication.publish(status_of(sight(message="no driver")), 0.0)
     await publication.publish(status_of(sight(device())), 1.0)
 
@@ -91,7 +91,7 @@ async def test_a_driver_that_is_gone_leaves_no_healthy_summary(
     assert "summary" not in gpu_nodes.stored["n"]["status"]
 
 
-async def test_an_unchanged_report_waits_for_the_heartbeat_which_is_never_twice_the_same(
+async def test_an_unchanged_report_waits_for_the_heartbeat_whose_interval_varies(
     publication: Publication,
 ) -> None:
     waits = []
@@ -103,7 +103,7 @@ async def test_an_unchanged_report_waits_for_the_heartbeat_which_is_never_twice_
     assert max(waits) - min(waits) > 5.0
 
 
-async def test_memory_waits_for_its_turn_and_all_else_does_not(publication: Publication) -> None:
+async def test_changes_of_memory_are_delayed_and_all_others_are_not(publication: Publication) -> None:
     await publication.publish(using(0), 100.0)
 
     assert publication.due_in_s(using(500), 103.0) == 7.0
@@ -111,7 +111,7 @@ async def test_memory_waits_for_its_turn_and_all_else_does_not(publication: Publ
     assert publication.due_in_s(using(0, a=1), 100.0) == 0
 
 
-async def test_a_gpunode_that_somebody_deleted_is_made_again(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
+async def test_a_deleted_gpunode_is_created_again(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
     await publication.publish(using(0), 0.0)
     gpu_nodes.stored.clear()
 
@@ -120,7 +120,9 @@ async def test_a_gpunode_that_somebody_deleted_is_made_again(publication: Public
     assert list(gpu_nodes.stored) == ["n"]
 
 
-async def test_somebody_who_made_it_first_is_no_trouble(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
+async def test_a_gpunode_that_another_client_created_first_is_no_failure(
+    publication: Publication, gpu_nodes: FakeGpuNodes
+) -> None:
     gpu_nodes.stored["n"] = {}
     gpu_nodes.refusals = [NotFoundError("not yet")]
 
@@ -129,7 +131,9 @@ async def test_somebody_who_made_it_first_is_no_trouble(publication: Publication
     assert gpu_nodes.stored["n"]["status"]["devices"] == using(0)["devices"]
 
 
-async def test_a_refusal_is_tried_again_ever_less_often(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
+async def test_a_refused_write_is_retried_less_and_less_often(
+    publication: Publication, gpu_nodes: FakeGpuNodes
+) -> None:
     waits = []
     for _ in range(8):
         gpu_nodes.refusals = [ForbiddenError("no")]
@@ -141,7 +145,9 @@ async def test_a_refusal_is_tried_again_ever_less_often(publication: Publication
         assert expected_s / 2 <= wait_s <= expected_s * 1.5
 
 
-async def test_after_a_success_a_refusal_begins_anew(publication: Publication, gpu_nodes: FakeGpuNodes) -> None:
+async def test_after_a_success_retries_start_again_from_the_shortest_pause(
+    publication: Publication, gpu_nodes: FakeGpuNodes
+) -> None:
     for refusals in ([ForbiddenError("no")], [ForbiddenError("no")], [], [ForbiddenError("no")]):
         gpu_nodes.refusals = [*refusals]
         gpu_nodes.stored["n"] = {}
@@ -153,7 +159,7 @@ async def test_after_a_success_a_refusal_begins_anew(publication: Publication, g
     assert publication.due_in_s(using(0, a=1), 0.0) <= 1.5
 
 
-async def test_an_api_server_that_says_when_is_left_alone_until_then(
+async def test_an_api_server_that_answers_retry_after_gets_no_write_until_then(
     publication: Publication, gpu_nodes: FakeGpuNodes
 ) -> None:
     gpu_nodes.refusals = [UnavailableError("busy", retry_after_s=30.0)]
@@ -164,7 +170,7 @@ async def test_an_api_server_that_says_when_is_left_alone_until_then(
     assert 30.0 <= publication.due_in_s(using(0), 0.0) <= 45.0
 
 
-async def test_agents_that_were_refused_together_do_not_come_back_together(gpu_nodes: FakeGpuNodes) -> None:
+async def test_agents_that_were_refused_together_do_not_retry_together(gpu_nodes: FakeGpuNodes) -> None:
     waits = []
     for seed in range(200):
         publication = Publication("n", gpu_nodes, RHYTHM, chance=Random(seed), now=lambda: NOON)
@@ -193,7 +199,7 @@ async def test_memory_that_changes_all_the_time_costs_hardly_more_than_a_heartbe
     assert await written_in_an_hour(publication, gpu_nodes, every_s=1) <= 70
 
 
-async def test_memory_that_has_come_to_rest_is_told_soon_when_it_moves_again(publication: Publication) -> None:
+async def test_memory_that_was_stable_is_reported_soon_when_it_changes_again(publication: Publication) -> None:
     for at_s in (0.0, 10.0, 30.0, 70.0):
         await publication.publish(using(int(at_s) * 10), at_s)
     await publication.publish(using(700), 136.0)
@@ -201,7 +207,7 @@ async def test_memory_that_has_come_to_rest_is_told_soon_when_it_moves_again(pub
     assert publication.due_in_s(using(5000), 140.0) == 6.0
 
 
-async def test_what_goes_to_and_fro_is_told_at_once_some_times_and_then_less_often(
+async def test_a_value_that_alternates_is_reported_at_once_some_times_and_then_less_often(
     publication: Publication, gpu_nodes: FakeGpuNodes
 ) -> None:
     assert await written_in_an_hour(publication, gpu_nodes, every_s=1, a=1) <= 20 + 3600 // 10 + 2

@@ -19,7 +19,7 @@ UID = PodUid("3f6b2a10-5c1d-4e8f-9a7b-0123456789ab")
 OTHER = PodUid("aaaaaaaa-5c1d-4e8f-9a7b-0123456789ab")
 
 
-def test_memory_is_told_by_pod_and_what_is_nobodys_is_foreign() -> None:
+def test_memory_is_reported_by_pod_and_memory_of_no_pod_is_foreign() -> None:
     processes = (Process(1, 100), Process(2, 50), Process(3, 7), Process(4, 3), Process(5, 1000))
     owners = {1: UID, 2: UID, 3: OTHER, 4: None}  # 5 has ended meanwhile
 
@@ -29,20 +29,20 @@ def test_memory_is_told_by_pod_and_what_is_nobodys_is_foreign() -> None:
     assert told["processes"] == [{"podUid": UID, "memoryMiB": 150}, {"podUid": OTHER, "memoryMiB": 7}]
 
 
-def test_a_pod_with_a_process_of_unknown_size_is_there_without_a_size() -> None:
+def test_a_pod_with_a_process_of_unknown_size_is_listed_without_a_size() -> None:
     seen = sight(device(processes=(Process(1, 100), Process(2, None))), owners={1: UID, 2: UID})
 
     assert status_of(seen)["devices"][0]["processes"] == [{"podUid": UID}]
 
 
-def test_without_a_list_of_processes_nothing_is_said_of_what_is_foreign() -> None:
+def test_without_a_list_of_processes_foreign_memory_is_unknown() -> None:
     (told,) = status_of(sight(device(processes=None)))["devices"]
 
     assert told["memoryMiB"] == {"total": 81920, "used": 0, "reserved": 512}
     assert "processes" not in told
 
 
-def test_processes_that_we_cannot_see_are_a_failure_with_its_cure() -> None:
+def test_invisible_processes_are_a_failure_with_advice() -> None:
     status = status_of(sight(device(processes=(Process(1, 100),)), owners={}))
 
     assert status["failures"] == [
@@ -50,7 +50,7 @@ def test_processes_that_we_cannot_see_are_a_failure_with_its_cure() -> None:
     ]
 
 
-def test_holders_are_found_by_uuid_by_replica_and_by_part() -> None:
+def test_holders_are_found_by_uuid_by_replica_and_by_instance() -> None:
     parts = Mig(enabled=True, pending=False, instances=(MigInstance(uuid="MIG-a", profile="1g.5gb"),))
     holdings = (
         holding("a/whole", "GPU-0"),
@@ -84,7 +84,7 @@ def test_gke_names_a_device_by_its_file() -> None:
     ]
 
 
-def test_pods_that_hold_what_the_driver_does_not_know_are_a_failure() -> None:
+def test_pods_that_hold_devices_unknown_to_the_driver_are_a_failure() -> None:
     kubelet = KubeletReading(answers=True, holdings=(holding("a/p", "GPU-0"), holding("a/q", "GPU-9", "7")))
 
     status = status_of(sight(device(0), kubelet=kubelet))
@@ -95,7 +95,7 @@ def test_pods_that_hold_what_the_driver_does_not_know_are_a_failure() -> None:
     assert "failures" not in status_of(sight(kubelet=kubelet, message="no driver"))
 
 
-def test_a_silent_kubelet_is_told_apart_from_one_that_knows_no_holders() -> None:
+def test_a_silent_kubelet_differs_from_one_without_holders() -> None:
     silent_one = KubeletReading(answers=False, reason="there is no socket")
 
     assert status_of(sight(device(), kubelet=silent_one))["kubelet"] == {
@@ -105,7 +105,7 @@ def test_a_silent_kubelet_is_told_apart_from_one_that_knows_no_holders() -> None
     assert status_of(sight(device()))["kubelet"] == {"answers": True}
 
 
-def test_a_driver_that_hangs_leaves_nothing_certain() -> None:
+def test_a_hanging_driver_makes_everything_unknown() -> None:
     seen = sight(device(), device(1))
 
     status = status_of(replace(seen, machine=silent(seen.machine)))
@@ -158,7 +158,7 @@ ODD_DEVICES = st.lists(
     message=TEXT,
     holders=st.integers(0, 99),
 )
-def test_whatever_was_seen_the_report_keeps_to_the_schema(
+def test_every_report_matches_the_schema(
     devices: list[Any], failures: list[DriverFailure], reason: str, message: str, holders: int
 ) -> None:
     named = [holding(f"a/{number}", "GPU-1") for number in range(holders)]
@@ -178,7 +178,7 @@ def test_measured_memory_has_no_bound_that_a_device_could_reach() -> None:
     assert breaches(told["memoryMiB"], SCHEMA["properties"]["devices"]["items"]["properties"]["memoryMiB"]) == []
 
 
-def test_one_sick_device_is_the_first_word_of_what_is_said_of_all() -> None:
+def test_one_unhealthy_device_is_named_first_in_the_summary() -> None:
     sick = replace(device(1), health=Health.UNHEALTHY, product="B")
     devices = [replace(device(number), product="A") for number in (0, 2, 3)]
 

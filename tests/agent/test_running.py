@@ -92,7 +92,7 @@ async def ended(process: asyncio.subprocess.Process) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in logged.splitlines()]
 
 
-async def test_a_driver_that_comes_late_is_reported_and_the_agent_ends_when_asked(
+async def test_a_driver_that_is_loaded_late_is_reported_and_the_agent_stops_on_request(
     library: Path, furnish: Furnish, socket: Path, reports: Reports
 ) -> None:
     machine = furnish("dgx-1v")
@@ -110,7 +110,7 @@ async def test_a_driver_that_comes_late_is_reported_and_the_agent_ends_when_aske
     assert [line["event"] for line in log[:3]] == ["no_devices", "kubelet_is_silent", "devices_are_back"]
 
 
-async def test_who_gets_a_device_and_what_breaks_is_reported_at_once(
+async def test_new_holders_and_new_failures_are_reported_at_once(
     library: Path, furnish: Furnish, socket: Path, kubelet: FakeKubelet, reports: Reports
 ) -> None:
     machine = furnish("desktop")
@@ -129,7 +129,7 @@ async def test_who_gets_a_device_and_what_breaks_is_reported_at_once(
     assert (broken["health"], broken["healthReason"]) == ("Unhealthy", "it has reported XID 79")
 
 
-async def test_a_report_is_sent_now_and_then_and_a_deleted_gpunode_made_again(
+async def test_a_heartbeat_is_sent_periodically_and_a_deleted_gpunode_is_created_again(
     library: Path, furnish: Furnish, socket: Path, reports: Reports
 ) -> None:
     async with running(library, furnish("desktop"), socket) as process:
@@ -142,7 +142,7 @@ async def test_a_report_is_sent_now_and_then_and_a_deleted_gpunode_made_again(
     assert reports.exists
 
 
-async def test_a_driver_that_hangs_is_reported_and_not_taken_for_well(
+async def test_a_hanging_driver_is_reported_and_not_taken_for_healthy(
     library: Path, furnish: Furnish, socket: Path, reports: Reports
 ) -> None:
     machine = furnish("desktop")
@@ -177,7 +177,7 @@ async def test_a_driver_that_hangs_from_the_start_is_reported(
     assert devices[0]["health"] == "Healthy"
 
 
-async def test_a_driver_of_another_version_ends_the_agent_so_that_its_container_is_made_anew(
+async def test_a_driver_of_another_version_ends_the_agent_so_that_its_container_restarts(
     library: Path, furnish: Furnish, socket: Path, reports: Reports
 ) -> None:
     machine = furnish("desktop")
@@ -195,7 +195,7 @@ async def test_a_driver_of_another_version_ends_the_agent_so_that_its_container_
     )
 
 
-async def test_a_refusal_is_logged_and_tried_again(
+async def test_a_refused_write_is_logged_and_retried(
     library: Path, furnish: Furnish, socket: Path, reports: Reports
 ) -> None:
     reports.refuses = 1

@@ -19,7 +19,7 @@ from tests.agent.machines import leeboard_agent
         ({"NODE_NAME": "a", "LEEBOARD_AGENT_NODE_NAME": "b"}, "b"),
     ],
 )
-def test_the_node_is_named_by_our_own_variable_or_by_the_usual_one(
+def test_the_node_name_is_read_from_our_own_variable_or_the_usual_one(
     env: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable, value in env.items():
@@ -58,7 +58,7 @@ def test_help_names_every_setting() -> None:
     assert all(f"LEEBOARD_AGENT_{name.upper()}" in text for name in AgentSettings.model_fields)
 
 
-def test_processes_are_looked_up_where_we_are_told_to(library: Path, furnish: Furnish, tmp_path: Path) -> None:
+def test_processes_are_looked_up_in_the_configured_directory(library: Path, furnish: Furnish, tmp_path: Path) -> None:
     uid = "3f6b2a10-5c1d-4e8f-9a7b-0123456789ab"
     (tmp_path / "proc" / "77").mkdir(parents=True)
     (tmp_path / "proc" / "77" / "cgroup").write_text(f"0::/kubepods/pod{uid}/c\n")
@@ -71,7 +71,7 @@ def test_processes_are_looked_up_where_we_are_told_to(library: Path, furnish: Fu
     assert device["processes"] == [{"podUid": uid, "memoryMiB": 300}]
 
 
-def test_a_socket_where_nobody_listens_is_a_sentence_and_nothing_on_stderr(socket: Path) -> None:
+def test_a_socket_without_a_server_is_reported_in_a_sentence_with_nothing_on_stderr(socket: Path) -> None:
     socket.touch()
 
     lines = leeboard_agent(None, None, "--once", LEEBOARD_AGENT_POD_RESOURCES_SOCKET=str(socket))

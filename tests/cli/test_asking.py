@@ -55,18 +55,18 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(kubeconfig=str(path))
 
 
-async def test_the_token_of_the_kubeconfig_is_shown_over_a_forwarded_port(settings: Settings) -> None:
+async def test_the_token_of_the_kubeconfig_is_sent_over_a_forwarded_port(settings: Settings) -> None:
     async with answering(reviewed()) as url:
         assert b"PodGroupList" in await Service(settings, url=url, token=None).ask("/api/v1/podgroups")
 
 
-async def test_a_token_that_was_named_wins(settings: Settings) -> None:
+async def test_an_explicit_token_has_precedence(settings: Settings) -> None:
     async with answering(reviewed()) as url:
         with pytest.raises(ClickException, match=r"does not know this token.*send another one"):
             await Service(settings, url=url, token="other").ask("/api/v1/podgroups")  # of the test
 
 
-async def test_who_has_no_token_is_told_how_to_get_one(tmp_path: Path) -> None:
+async def test_a_caller_without_a_token_gets_advice_how_to_get_one(tmp_path: Path) -> None:
     without = Settings(kubeconfig=str(tmp_path / "none"))
     async with answering(reviewed()) as url:
         with pytest.raises(ClickException, match="create token leeboard-reader") as refused:
@@ -74,13 +74,13 @@ async def test_who_has_no_token_is_told_how_to_get_one(tmp_path: Path) -> None:
     assert "which has none" in refused.value.message
 
 
-async def test_nobody_needs_a_token_where_everything_is_shown(tmp_path: Path) -> None:
+async def test_no_token_is_needed_where_everything_is_public(tmp_path: Path) -> None:
     without = Settings(kubeconfig=str(tmp_path / "none"))
     async with answering(Anybody()) as url:
         assert await Service(without, url=url, token=None).ask("/api/v1/podgroups")
 
 
-async def test_nothing_is_said_of_a_missing_kubeconfig_that_nobody_needs(
+async def test_a_missing_kubeconfig_that_is_not_needed_is_not_mentioned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await headers("http://127.0.0.1:8080", token=None, kubeconfig=str(tmp_path / "none")) == {}
@@ -99,7 +99,9 @@ async def test_nothing_is_said_of_a_missing_kubeconfig_that_nobody_needs(
         ("http://127.0.0.1.example.com", False),
     ],
 )
-async def test_our_own_token_goes_only_where_nobody_else_reads_it(settings: Settings, url: str, *, told: bool) -> None:
+async def test_our_own_token_is_sent_only_where_no_other_process_reads_it(
+    settings: Settings, url: str, *, told: bool
+) -> None:
     assert may_be_told(url) is told
     found = await headers(url, token=None, kubeconfig=settings.kubeconfig)
     assert found == ({"Authorization": "Bearer of-kubeconfig"} if told else {})

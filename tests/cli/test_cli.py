@@ -37,7 +37,7 @@ print([module for module in {HEAVY} if module in sys.modules])"""
 
 
 @pytest.mark.parametrize("name", SUMMARIES)
-def test_a_command_is_summed_up_by_its_own_first_line(name: str) -> None:
+def test_a_command_is_summarized_by_its_first_line(name: str) -> None:
     command = getattr(import_module(f"app.cli.{name}"), name)
 
     assert command.help.splitlines()[0] == SUMMARIES[name]
@@ -66,7 +66,7 @@ def test_a_wrong_setting_is_one_line_that_names_its_variable(command: str) -> No
         ("ADMISSION_PORT", "9443", "LEEBOARD_CERTIFICATE_SECRET: name a Secret as namespace/name, or set LEEBOARD_ADM"),
     ],
 )
-def test_a_port_that_others_reach_is_never_opened_without_certificates(variable: str, value: str, says: str) -> None:
+def test_a_port_open_to_the_network_needs_certificates(variable: str, value: str, says: str) -> None:
     result = CliRunner(env={f"LEEBOARD_{variable}": value}).invoke(main, ["serve"])
 
     assert (result.exit_code, says in result.output) == (2, True)
@@ -74,7 +74,7 @@ def test_a_port_that_others_reach_is_never_opened_without_certificates(variable:
     assert not result.output.rstrip().endswith((", not None", ", not ''"))
 
 
-def test_defaults_of_workloads_that_cannot_be_read_are_told_in_one_line() -> None:
+def test_unreadable_defaults_of_workloads_are_reported_in_one_line() -> None:
     result = CliRunner(env={"LEEBOARD_WORKLOAD_DEFAULTS": "[7]"}).invoke(main, ["serve"])
 
     said = "Error: LEEBOARD_WORKLOAD_DEFAULTS: item 1 of the defaults of kinds names no typeName in quotes;"
@@ -93,7 +93,7 @@ def test_every_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         read_settings(promise_ttl_s=0)
 
 
-def test_options_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEEBOARD_WEBHOOK_PORT", "1")
     monkeypatch.setenv("LEEBOARD_OPERATIONS_PORT", "2")
 
@@ -119,7 +119,7 @@ def test_a_signal_ends_the_service_cleanly(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("cause", [OSError("port 8888 is taken"), UnavailableError("no API server")])
-def test_what_keeps_the_service_from_running_is_one_line(cause: Exception) -> None:
+def test_the_reason_why_the_service_cannot_run_is_one_line(cause: Exception) -> None:
     async def work() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(fail())
@@ -131,7 +131,7 @@ def test_what_keeps_the_service_from_running_is_one_line(cause: Exception) -> No
         run_until_asked(work())
 
 
-def test_a_taken_port_is_one_line_that_names_what_to_set() -> None:
+def test_a_port_in_use_is_one_line_that_names_the_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
 
@@ -144,7 +144,7 @@ def test_a_taken_port_is_one_line_that_names_what_to_set() -> None:
 
 
 @pytest.mark.parametrize(("variable", "file"), [("LEEBOARD_KUBECONFIG", "none"), ("KUBECONFIG", "none:neither")])
-def test_a_kubeconfig_that_is_not_there_is_one_line(variable: str, file: str) -> None:
+def test_a_missing_kubeconfig_is_one_line(variable: str, file: str) -> None:
     environment = {"LEEBOARD_KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None} | {variable: file}
     result = CliRunner(env=environment).invoke(main, ["serve"])
 
@@ -152,7 +152,7 @@ def test_a_kubeconfig_that_is_not_there_is_one_line(variable: str, file: str) ->
     assert (result.exit_code, result.stderr) == (2, line)
 
 
-def test_a_broken_promise_is_not_hidden() -> None:
+def test_a_failed_assertion_is_not_hidden() -> None:
     async def work() -> None:
         raise AssertionError("broken")
 
@@ -160,7 +160,7 @@ def test_a_broken_promise_is_not_hidden() -> None:
         run_until_asked(work())
 
 
-def test_the_walk_shows_the_commands_that_the_demo_prints() -> None:
+def test_the_documented_walk_shows_the_commands_that_the_demo_prints() -> None:
     printed = story("http://127.0.0.1:8888", "http://127.0.0.1:8080").splitlines()
     commands = [line.strip() for line in printed if line.strip().startswith("curl ")]
     walk = (ROOT / "docs" / "walk.md").read_text()

@@ -82,7 +82,7 @@ async def run(folder: Path, cluster: FakeCluster, *options: str) -> Result:
         return await asyncio.to_thread(runner.invoke, main, arguments)
 
 
-async def test_an_installation_without_a_fault_is_one_line_a_check_and_ends_with_0(tmp_path: Path) -> None:
+async def test_an_installation_without_a_fault_is_one_line_a_check_and_exits_with_0(tmp_path: Path) -> None:
     cluster = FakeCluster()
     cluster.set_items(NODES, gpu_node("a"))
 
@@ -104,7 +104,7 @@ async def test_an_installation_without_a_fault_is_one_line_a_check_and_ends_with
     ]
 
 
-async def test_a_fault_ends_with_1_and_says_what_to_do(tmp_path: Path) -> None:
+async def test_a_fault_exits_with_1_and_says_what_to_do(tmp_path: Path) -> None:
     cluster = FakeCluster(denied={"create  pods/binding"})
 
     result = await run(tmp_path, cluster)
@@ -117,7 +117,7 @@ async def test_a_fault_ends_with_1_and_says_what_to_do(tmp_path: Path) -> None:
     ) in result.stdout
 
 
-async def test_findings_are_read_by_programs_too(tmp_path: Path) -> None:
+async def test_findings_are_machine_readable_too(tmp_path: Path) -> None:
     result = await run(tmp_path, FakeCluster(), "-o", "json")
 
     first = {"name": "api-server", "state": "ok", "message": "Kubernetes 1.36, which has admission policies", "fix": ""}
@@ -125,7 +125,7 @@ async def test_findings_are_read_by_programs_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [["--service-account", "leeboard"], ["-o", "xml"], ["--kubeconfig", "/none"]])
-async def test_a_wrong_option_ends_with_2(tmp_path: Path, options: list[str]) -> None:
+async def test_a_wrong_option_exits_with_2(tmp_path: Path, options: list[str]) -> None:
     assert (await run(tmp_path, FakeCluster(), *options)).exit_code == 2
 
 
@@ -142,7 +142,7 @@ def test_lines_are_aligned() -> None:
 # -- the API server
 
 
-async def test_an_api_server_that_cannot_be_reached_is_one_line_and_replicas_are_still_seen(tmp_path: Path) -> None:
+async def test_an_unreachable_api_server_is_one_line_and_replicas_are_still_checked(tmp_path: Path) -> None:
     async with answering(healthy()) as operations:
         settings = Settings(kubeconfig=str(kubeconfig("http://127.0.0.1:1", tmp_path)), webhook_port=1)
         found = await examine(Patient(settings=settings, urls=(operations,), account=None))
@@ -162,7 +162,7 @@ async def test_an_api_server_that_never_answers_is_one_line(tmp_path: Path, monk
     assert found == [broken("api-server", "no answer within 0.1 s", "try again; is the network slow?")]
 
 
-async def test_credentials_that_the_api_server_does_not_take_are_one_line(tmp_path: Path) -> None:
+async def test_credentials_that_the_api_server_rejects_are_one_line(tmp_path: Path) -> None:
     async with listening(refuses(401, "Unauthorized")) as url:
         settings = Settings(kubeconfig=str(kubeconfig(url, tmp_path)), webhook_port=1)
         found = await examine(Patient(settings=settings, urls=(), account=None))
@@ -173,7 +173,7 @@ async def test_credentials_that_the_api_server_does_not_take_are_one_line(tmp_pa
 
 
 @pytest.mark.parametrize("nonsense", [[], {}, b"<html>", {"major": "one", "minor": "two"}])
-async def test_an_api_server_that_says_nonsense_is_one_line(tmp_path: Path, nonsense: object) -> None:
+async def test_an_api_server_with_nonsensical_answers_is_one_line(tmp_path: Path, nonsense: object) -> None:
     async with listening(says(nonsense)) as url:
         settings = Settings(kubeconfig=str(kubeconfig(url, tmp_path)), webhook_port=1)
         found = await examine(Patient(settings=settings, urls=(), account=None))
@@ -189,7 +189,7 @@ async def test_an_api_server_that_says_nonsense_is_one_line(tmp_path: Path, nons
         ("37", Severity.OK, "1.37, which has admission policies"),
     ],
 )
-async def test_versions_are_told_apart(tmp_path: Path, minor: str, state: Severity, words: str) -> None:
+async def test_versions_are_compared(tmp_path: Path, minor: str, state: Severity, words: str) -> None:
     cluster = FakeCluster()
     cluster.set_version("1", minor)
 
@@ -207,13 +207,13 @@ async def test_a_kind_that_is_not_served_in_our_version_is_named(tmp_path: Path)
     assert (found.state, found.message) == (Severity.BROKEN, "not served: podgroups in scheduling.run.ai/v2alpha2")
 
 
-async def test_an_account_that_may_not_even_ask_lacks_that_right(tmp_path: Path) -> None:
+async def test_an_account_that_may_not_review_rights_lacks_that_right(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(may_ask=False)))["rights"]
 
     assert (found.state, found.message) == (Severity.BROKEN, f"this account {ASKING.sentence}")
 
 
-async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_path: Path) -> None:
+async def test_optional_rights_are_checked_where_the_settings_need_them(tmp_path: Path) -> None:
     cluster = FakeCluster(denied={"get coordination.k8s.io leases lease"})
 
     without = (await examined(tmp_path, cluster))["rights"]
@@ -222,7 +222,7 @@ async def test_optional_rights_are_examined_where_the_settings_need_them(tmp_pat
     assert (without.state, with_lease.state) == (Severity.OK, Severity.BROKEN)
 
 
-async def test_rights_that_were_not_examined_are_not_passed_over(tmp_path: Path) -> None:
+async def test_rights_that_were_not_checked_are_mentioned(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster()))["rights"]
 
     of_every_form = rights_of(Settings(gpu_sharing=False))
@@ -231,7 +231,7 @@ async def test_rights_that_were_not_examined_are_not_passed_over(tmp_path: Path)
     assert (found.state, found.fix) == (Severity.OK, "")
 
 
-async def test_owners_that_are_installed_and_may_not_be_read_are_told(tmp_path: Path) -> None:
+async def test_installed_owner_kinds_that_may_not_be_read_are_reported(tmp_path: Path) -> None:
     denied = {"list batch jobs", "get batch jobs", "watch ray.io rayjobs", "get ray.io rayclusters"}
     cluster = FakeCluster(denied=denied)
     cluster.serve_kinds("ray.io/v1alpha1", "rayjobs")
@@ -245,13 +245,13 @@ async def test_owners_that_are_installed_and_may_not_be_read_are_told(tmp_path: 
 
 
 @pytest.mark.parametrize("cluster", [FakeCluster(), FakeCluster(may_ask=False)], ids=["readable", "unasked"])
-async def test_nothing_is_said_of_owners_that_may_be_read_or_of_whom_nobody_may_ask(
+async def test_readable_owners_and_owners_that_cannot_be_checked_are_not_reported(
     tmp_path: Path, cluster: FakeCluster
 ) -> None:
     assert "owners" not in await examined(tmp_path, cluster)
 
 
-async def test_an_administrator_asks_for_the_service_account(tmp_path: Path) -> None:
+async def test_an_administrator_checks_the_rights_of_the_service_account(tmp_path: Path) -> None:
     cluster = FakeCluster()
 
     found = (await examined(tmp_path, cluster, account="leeboard/leeboard"))["rights"]
@@ -269,7 +269,7 @@ def waiting_pod(name: str, scheduler: str, *, gate: str = "", asks: str = "", no
     return {"metadata": {"name": name, "namespace": "team"}, "spec": spec | {"schedulingGates": [{"name": gate}]}}
 
 
-async def test_pods_that_nobody_will_release_are_counted(tmp_path: Path) -> None:
+async def test_gated_pods_that_no_scheduler_releases_are_counted(tmp_path: Path) -> None:
     cluster = FakeCluster()
     cluster.set_items(
         PODS,
@@ -287,7 +287,7 @@ async def test_pods_that_nobody_will_release_are_counted(tmp_path: Path) -> None
     assert "delete them" in found.fix
 
 
-async def test_pods_about_which_kube_scheduler_does_not_ask_are_counted_where_a_marker_decides_that(
+async def test_pods_without_the_marker_are_counted_where_it_decides_whether_leeboard_is_called(
     tmp_path: Path,
 ) -> None:
     cluster = FakeCluster()
@@ -312,7 +312,7 @@ async def test_pods_about_which_kube_scheduler_does_not_ask_are_counted_where_a_
     )
 
 
-async def test_pods_as_they_should_be_are_no_line(tmp_path: Path) -> None:
+async def test_correct_pods_are_no_line(tmp_path: Path) -> None:
     assert not [name for name in await examined(tmp_path, FakeCluster()) if name.startswith("pods")]
 
 
@@ -325,7 +325,7 @@ async def test_nodes_that_may_not_be_read_are_a_warning(tmp_path: Path) -> None:
     assert (found.state, found.message) == (Severity.WARNING, f"not checked: 403 {NODES} is forbidden")
 
 
-async def test_a_second_leeboard_is_told_of(tmp_path: Path) -> None:
+async def test_a_second_leeboard_is_reported(tmp_path: Path) -> None:
     cluster = FakeCluster()
     cluster.set_items(LEASES, named("leeboard-scheduler", "a"), named("leeboard-scheduler", "b"))
 
@@ -334,14 +334,14 @@ async def test_a_second_leeboard_is_told_of(tmp_path: Path) -> None:
     assert (found.state, "a/leeboard-scheduler, b/leeboard-scheduler" in found.message) == (Severity.WARNING, True)
 
 
-async def test_a_kai_scheduler_beside_us_is_told_of(tmp_path: Path) -> None:
+async def test_a_kai_scheduler_in_the_cluster_is_reported(tmp_path: Path) -> None:
     cluster = FakeCluster()
     cluster.set_items(LEASES, named("leeboard-scheduler", "a"), named("kai-scheduler-default", "kai"))
 
     assert "kai/kai-scheduler-default" in (await examined(tmp_path, cluster))["schedulers"].message
 
 
-async def test_who_may_not_look_for_other_schedulers_is_told_nothing_of_them(tmp_path: Path) -> None:
+async def test_other_schedulers_are_not_reported_without_the_right_to_list_them(tmp_path: Path) -> None:
     assert "schedulers" not in await examined(tmp_path, FakeCluster(forbidden={LEASES}))
 
 
@@ -357,7 +357,7 @@ async def webhook(folder: Path, shown: Identity | None, trusted: Identity) -> Fi
         return (await examined(folder, cluster, webhook_configuration="leeboard"))["webhook-mutating"]
 
 
-async def test_a_webhook_that_the_api_server_trusts_is_well(tmp_path: Path) -> None:
+async def test_a_webhook_that_the_api_server_trusts_is_correct(tmp_path: Path) -> None:
     shown = identity()
 
     found = await webhook(tmp_path, shown, shown)
@@ -365,13 +365,13 @@ async def test_a_webhook_that_the_api_server_trusts_is_well(tmp_path: Path) -> N
     assert (found.state, " is trusted, until 2" in found.message) == (Severity.OK, True)
 
 
-async def test_a_certificate_of_another_ca_is_broken(tmp_path: Path) -> None:
+async def test_a_certificate_of_another_ca_is_a_fault(tmp_path: Path) -> None:
     found = await webhook(tmp_path, identity(), identity())
 
     assert (found.state, "self-signed certificate" in found.message) == (Severity.BROKEN, True)
 
 
-async def test_a_certificate_for_another_name_is_broken(tmp_path: Path) -> None:
+async def test_a_certificate_for_another_name_is_a_fault(tmp_path: Path) -> None:
     shown = identity(name="leeboard.elsewhere.svc")
 
     found = await webhook(tmp_path, shown, shown)
@@ -379,7 +379,7 @@ async def test_a_certificate_for_another_name_is_broken(tmp_path: Path) -> None:
     assert (found.state, "IP address mismatch" in found.message) == (Severity.BROKEN, True)
 
 
-async def test_a_certificate_that_has_ended_is_broken(tmp_path: Path) -> None:
+async def test_an_expired_certificate_is_a_fault(tmp_path: Path) -> None:
     shown = identity(valid_for=timedelta(days=-1))
 
     found = await webhook(tmp_path, shown, shown)
@@ -387,7 +387,7 @@ async def test_a_certificate_that_has_ended_is_broken(tmp_path: Path) -> None:
     assert (found.state, "expired" in found.message) == (Severity.BROKEN, True)
 
 
-async def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path) -> None:
+async def test_a_certificate_that_expires_soon_is_a_warning(tmp_path: Path) -> None:
     shown = identity(valid_for=timedelta(days=2))
 
     found = await webhook(tmp_path, shown, shown)
@@ -395,7 +395,7 @@ async def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path) -> None
     assert (found.state, "only until" in found.message) == (Severity.WARNING, True)
 
 
-async def test_a_webhook_behind_which_nobody_listens_is_broken(tmp_path: Path) -> None:
+async def test_a_webhook_without_a_listening_server_is_a_fault(tmp_path: Path) -> None:
     found = await webhook(tmp_path, None, identity())
 
     assert (found.state, found.message.startswith("127.0.0.1:1 cannot be reached")) == (Severity.BROKEN, True)
@@ -421,7 +421,7 @@ async def test_a_service_is_called_by_the_name_that_the_api_server_uses(tmp_path
         ({"caBundle": "Zm9v", "url": "https://127.0.0.1:1"}, "no TLS"),
     ],
 )
-async def test_a_ca_bundle_that_is_of_no_use_is_broken(tmp_path: Path, client: dict[str, str], words: str) -> None:
+async def test_an_unusable_ca_bundle_is_a_fault(tmp_path: Path, client: dict[str, str], words: str) -> None:
     cluster = FakeCluster()
     cluster.objects[f"{ADMISSION}/{WEBHOOKS}"] = webhook_configuration(client)
 
@@ -430,13 +430,13 @@ async def test_a_ca_bundle_that_is_of_no_use_is_broken(tmp_path: Path, client: d
     assert (found.state, words in found.message) == (Severity.BROKEN, True)
 
 
-async def test_a_configuration_that_is_not_there_is_broken(tmp_path: Path) -> None:
+async def test_a_missing_webhook_configuration_is_a_fault(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), webhook_configuration="leeboard"))["webhook-validating"]
 
     assert (found.state, found.message) == (Severity.BROKEN, "there is no configuration 'leeboard'")
 
 
-async def test_webhooks_that_these_settings_do_not_ask_for_are_examined_where_they_are(tmp_path: Path) -> None:
+async def test_existing_webhooks_that_these_settings_do_not_need_are_checked(tmp_path: Path) -> None:
     cluster = FakeCluster()
     cluster.objects[f"{ADMISSION}/{WEBHOOKS}"] = webhook_configuration({})
 
@@ -445,7 +445,7 @@ async def test_webhooks_that_these_settings_do_not_ask_for_are_examined_where_th
     assert (found["webhook-mutating"].state, found["webhook-validating"].state) == (Severity.BROKEN, Severity.OK)
 
 
-async def test_admission_of_which_nobody_says_whether_it_should_be_there_is_a_warning(tmp_path: Path) -> None:
+async def test_admission_is_a_warning_where_the_settings_do_not_say_whether_it_should_exist(tmp_path: Path) -> None:
     found = await examined(tmp_path, FakeCluster())
 
     for kind in ("webhook", "policies"):
@@ -455,20 +455,20 @@ async def test_admission_of_which_nobody_says_whether_it_should_be_there_is_a_wa
             assert "kubectl -n leeboard set env deploy/leeboard --list" in line.fix
 
 
-async def test_webhooks_that_may_be_there_and_may_not_be_read_were_not_looked_at(tmp_path: Path) -> None:
+async def test_webhooks_that_may_exist_and_may_not_be_read_are_reported_as_not_checked(tmp_path: Path) -> None:
     found = await examined(tmp_path, FakeCluster(forbidden={f"{ADMISSION}/{WEBHOOKS}"}))
 
     assert found["webhooks"].message.startswith("not checked: 403")
 
 
-async def test_webhooks_that_nobody_asks_for_and_that_may_not_be_read_are_no_matter(tmp_path: Path) -> None:
+async def test_unneeded_webhooks_that_may_not_be_read_do_not_matter(tmp_path: Path) -> None:
     cluster = FakeCluster(forbidden={f"{ADMISSION}/{WEBHOOKS}"})
     found = await examined(tmp_path, cluster, scheduler_lease="ns/lease")
 
     assert not [name for name in found if name.startswith("webhook")]
 
 
-async def test_policies_are_missed_where_the_api_server_has_them(tmp_path: Path) -> None:
+async def test_missing_policies_are_reported_where_the_api_server_supports_them(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), webhook_configuration="leeboard"))["policies-mutating"]
 
     assert (found.state, found.message) == (Severity.WARNING, "there are none, so only the webhook enforces the rules")
@@ -484,7 +484,9 @@ async def test_a_policy_has_an_effect_only_when_it_is_bound(tmp_path: Path, boun
 
 
 @pytest.mark.parametrize(("minor", "webhooks"), [("35", "leeboard"), ("36", "")])
-async def test_policies_are_no_matter_where_there_can_be_none(tmp_path: Path, minor: str, webhooks: str) -> None:
+async def test_policies_do_not_matter_where_the_api_server_does_not_support_them(
+    tmp_path: Path, minor: str, webhooks: str
+) -> None:
     cluster = FakeCluster()
     cluster.set_version("1", minor)
 
@@ -495,21 +497,21 @@ async def test_policies_are_no_matter_where_there_can_be_none(tmp_path: Path, mi
 # -- Leeboard itself
 
 
-async def test_a_check_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+async def test_a_check_that_fails_is_shown_in_its_own_words(tmp_path: Path) -> None:
     found = await examined(tmp_path, FakeCluster(), replica(Check("rights", "may not create pods/eviction")))
 
     assert (found["leeboard"].state, found["active"].state) == (Severity.BROKEN, Severity.OK)
     assert found["leeboard"].message.endswith("is not ready; rights: may not create pods/eviction")
 
 
-async def test_what_only_some_pods_wait_for_is_a_warning_with_its_cause(tmp_path: Path) -> None:
+async def test_a_condition_that_affects_only_some_pods_is_a_warning_with_its_cause(tmp_path: Path) -> None:
     found = await examined(tmp_path, FakeCluster(), replica(Check("watch-topologies", degraded="403 forbidden")))
 
     assert (found["leeboard"].state, found["active"].state) == (Severity.WARNING, Severity.OK)
     assert found["leeboard"].message.endswith("is ready, but some pods wait; watch-topologies: 403 forbidden")
 
 
-async def test_one_of_two_that_stands_by_is_well(tmp_path: Path) -> None:
+async def test_one_standby_of_two_replicas_is_correct(tmp_path: Path) -> None:
     standby = Replica(inspect=FakeInspect(conditions=(STANDBY,)))
 
     found = await examined(tmp_path, FakeCluster(), healthy(), standby)
@@ -518,14 +520,14 @@ async def test_one_of_two_that_stands_by_is_well(tmp_path: Path) -> None:
     assert found["active"].message.endswith("decides, 1 stand by")
 
 
-async def test_one_that_stands_by_alone_may_have_another_beside_it(tmp_path: Path) -> None:
+async def test_a_single_standby_may_have_another_replica_beside_it(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), Replica(inspect=FakeInspect(conditions=(STANDBY,)))))["active"]
 
     assert (found.state, STANDBY.failure in found.message) == (Severity.WARNING, True)
 
 
 @pytest.mark.parametrize("both", [STANDBY, Check("active")])
-async def test_of_two_just_one_has_to_decide(tmp_path: Path, both: Check) -> None:
+async def test_exactly_one_of_two_replicas_has_to_decide(tmp_path: Path, both: Check) -> None:
     one, other = (Replica(inspect=FakeInspect(conditions=(both,))) for _ in range(2))
 
     assert (await examined(tmp_path, FakeCluster(), one, other))["active"].state is Severity.BROKEN
@@ -537,7 +539,7 @@ async def test_calls_of_filter_are_counted_over_all_outcomes(tmp_path: Path) -> 
     ].message == "kube-scheduler has asked 2 times"
 
 
-async def test_an_extender_that_nobody_has_asked_is_a_warning_that_says_how_to_try(tmp_path: Path) -> None:
+async def test_an_extender_without_calls_is_a_warning_that_says_how_to_try(tmp_path: Path) -> None:
     found = (await examined(tmp_path, FakeCluster(), replica()))["extender"]
 
     assert found.state is Severity.WARNING
@@ -548,7 +550,7 @@ async def test_a_leeboard_without_queues_is_a_warning(tmp_path: Path) -> None:
     assert (await examined(tmp_path, FakeCluster(), replica()))["queues"].state is Severity.WARNING
 
 
-async def test_pods_that_run_in_queues_that_are_gone_are_a_warning(tmp_path: Path) -> None:
+async def test_pods_that_run_in_deleted_queues_are_a_warning(tmp_path: Path) -> None:
     orphaned = Replica(inspect=FakeInspect(shares={QueueName("q"): Share(), ORPHANED.name: Share()}), metrics=called())
 
     found = (await examined(tmp_path, FakeCluster(), orphaned))["queues"]
@@ -557,7 +559,7 @@ async def test_pods_that_run_in_queues_that_are_gone_are_a_warning(tmp_path: Pat
     assert "pods run whose queues do not exist" in found.message
 
 
-async def test_every_fault_of_queues_is_told() -> None:
+async def test_every_fault_of_queues_is_reported() -> None:
     gone = Refusal(reason=Reason.QUEUE_DOES_NOT_EXIST, sentence="Queue gone does not exist.")
     invalid = Queue(name=QueueName("bad"), problem="its limit cannot be read.")
     stands = [QueueStand(queue=invalid), QueueStand(queue=ORPHANED)]
@@ -577,7 +579,7 @@ async def test_every_fault_of_queues_is_told() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "leeboard:8080", "http://leeboard.invalid:8080"])
-async def test_an_address_that_leads_nowhere_is_one_line(tmp_path: Path, url: str) -> None:
+async def test_an_unreachable_address_is_one_line(tmp_path: Path, url: str) -> None:
     async with listening(FakeCluster().answer) as api_server:
         settings = Settings(kubeconfig=str(kubeconfig(api_server, tmp_path)), webhook_port=1)
         found = await examine(Patient(settings=settings, urls=(url,), account=None))
@@ -588,7 +590,7 @@ async def test_an_address_that_leads_nowhere_is_one_line(tmp_path: Path, url: st
     assert "active" not in {each.name for each in found}
 
 
-async def test_every_replica_behind_one_name_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_replica_behind_one_name_is_queried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # As DNS answers for a headless Service of a cluster with both families; on the second nobody listens.
     addresses = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.0.0.2")]
     async with answering(healthy()) as operations:
@@ -606,7 +608,7 @@ async def test_every_replica_behind_one_name_is_asked_once(monkeypatch: pytest.M
     ]
 
 
-async def test_somebody_else_at_the_address_is_not_taken_for_leeboard(tmp_path: Path) -> None:
+async def test_another_server_at_the_address_is_not_taken_for_leeboard(tmp_path: Path) -> None:
     async with listening(FakeCluster().answer) as api_server:
         settings = Settings(kubeconfig=str(kubeconfig(api_server, tmp_path)), webhook_port=1)
         found = await examine(Patient(settings=settings, urls=(api_server,), account=None))
@@ -617,7 +619,7 @@ async def test_somebody_else_at_the_address_is_not_taken_for_leeboard(tmp_path: 
 
 
 @pytest.mark.parametrize(("error", "state"), [("", Severity.OK), ("not ready", Severity.WARNING)])
-async def test_where_the_extender_can_be_reached_it_is_asked(tmp_path: Path, error: str, state: Severity) -> None:
+async def test_the_extender_is_queried_where_it_can_be_reached(tmp_path: Path, error: str, state: Severity) -> None:
     async with listening(says({"NodeNames": [], "Error": error})) as extender:
         port = extender.rpartition(":")[2]
         settings = Settings(kubeconfig=str(kubeconfig("http://127.0.0.1:1", tmp_path)), webhook_port=int(port))
@@ -626,7 +628,7 @@ async def test_where_the_extender_can_be_reached_it_is_asked(tmp_path: Path, err
     assert [each.state for each in found if each.name == "what-if"] == [state]
 
 
-async def test_that_a_replica_which_stands_by_leaves_questions_to_another_is_well() -> None:
+async def test_a_standby_that_leaves_questions_to_another_replica_is_correct() -> None:
     standby = Replica(inspect=FakeInspect(conditions=(STANDBY,)))
     async with listening(says({"Error": "not active"})) as extender, answering(standby) as operations:
         found = [each async for each in what_if(extender, ["kai-scheduler"], operations=operations)]
@@ -635,7 +637,7 @@ async def test_that_a_replica_which_stands_by_leaves_questions_to_another_is_wel
 
 
 @pytest.mark.parametrize("answer", [{"detail": "Not Found"}, ["a list"], {"NodeNames": []}])
-async def test_somebody_else_on_the_port_of_the_extender_is_not_said_to_have_answered(
+async def test_another_server_on_the_port_of_the_extender_does_not_count_as_an_answer(
     tmp_path: Path, answer: object
 ) -> None:
     async with listening(says(answer)) as stranger:
@@ -658,9 +660,7 @@ async def test_somebody_else_on_the_port_of_the_extender_is_not_said_to_have_ans
     ],
     ids=["unreadable", "orphan", "circle"],
 )
-async def test_a_queue_that_cannot_be_used_is_named_with_its_cause(
-    tmp_path: Path, queues: list[Queue], said: str
-) -> None:
+async def test_an_unusable_queue_is_named_with_its_cause(tmp_path: Path, queues: list[Queue], said: str) -> None:
     stands = [QueueStand(queue=each) for each in [*queues, Queue(name=QueueName("sound"))]]
     found = await examined(tmp_path, FakeCluster(), Replica(inspect=FakeInspect(stands=stands), metrics=called()))
 
@@ -669,7 +669,7 @@ async def test_a_queue_that_cannot_be_used_is_named_with_its_cause(
     assert "sound" not in found["queues"].message
 
 
-async def test_podgroups_and_topologies_that_cannot_be_used_are_named_with_their_cause(tmp_path: Path) -> None:
+async def test_unusable_podgroups_and_topologies_are_named_with_their_cause(tmp_path: Path) -> None:
     cluster = FakeCluster()
     group = {"metadata": {"name": "g", "namespace": "n", "uid": "1"}, "spec": {"minMember": "x"}}
     topology = {"metadata": {"name": "hall", "uid": "2"}, "spec": {"levels": "rack"}}

@@ -34,13 +34,13 @@ def cluster_of(*nodes: dict[str, Any], agents: tuple[dict[str, Any], ...] = ()) 
 # Nodes and agents
 
 
-async def test_a_cluster_without_gpus_is_told_of(tmp_path: Path) -> None:
+async def test_a_cluster_without_gpus_is_reported(tmp_path: Path) -> None:
     found = await examined(tmp_path, cluster_of(gpu_node("a", "0")))
 
     assert found["gpus"].message == "no node offers nvidia.com/gpu"
 
 
-async def test_a_node_whose_gpus_are_all_sick_has_gpus_all_the_same(tmp_path: Path) -> None:
+async def test_a_node_whose_gpus_are_all_unhealthy_still_has_gpus(tmp_path: Path) -> None:
     # The kubelet takes them from what is allocatable, and leaves them in the capacity.
     node = {
         **gpu_node("a", "0"),
@@ -74,7 +74,7 @@ async def test_gpu_nodes_without_an_agent_are_named(tmp_path: Path) -> None:
     ],
     ids=["surely shared", "not known", "without admission", "turned off"],
 )
-async def test_gpus_without_any_agent_are_well_where_nobody_is_to_share_them(
+async def test_gpus_without_any_agent_are_correct_where_sharing_is_off(
     tmp_path: Path, settings: dict[str, str], state: Severity
 ) -> None:
     found = (await examined(tmp_path, cluster_of(gpu_node("a"), gpu_node("b")), **settings))["gpus"]
@@ -87,7 +87,7 @@ async def test_gpus_without_any_agent_are_well_where_nobody_is_to_share_them(
         assert "agent.allNodes=true" in found.fix
 
 
-async def test_gpu_nodes_whose_agents_say_nothing_bad_are_one_line(tmp_path: Path) -> None:
+async def test_gpu_nodes_whose_agents_report_no_problem_are_one_line(tmp_path: Path) -> None:
     found = await examined(tmp_path, cluster_of(gpu_node("a"), agents=(told("a"),)), **SHARES)
 
     assert [name for name in found if name.startswith("gpu")] == ["gpus"]
@@ -97,7 +97,7 @@ async def test_gpu_nodes_whose_agents_say_nothing_bad_are_one_line(tmp_path: Pat
 @pytest.mark.parametrize(
     "agent", [told("a", minutes_ago=11), told("a", observedAt="soon"), {"metadata": {"name": "a"}}]
 )
-async def test_an_agent_that_fell_silent_is_named_and_what_it_said_counts_no_more(
+async def test_a_silent_agent_is_named_and_its_old_report_no_longer_counts(
     tmp_path: Path, agent: dict[str, Any]
 ) -> None:
     old = agent | {"status": agent.get("status", {}) | {"message": "no driver"}}
@@ -111,7 +111,7 @@ async def test_an_agent_that_fell_silent_is_named_and_what_it_said_counts_no_mor
     assert "gpu-driver" not in found
 
 
-async def test_an_agent_that_has_told_nothing_yet_has_not_fallen_silent(tmp_path: Path) -> None:
+async def test_an_agent_without_a_first_report_is_not_silent(tmp_path: Path) -> None:
     found = await examined(tmp_path, cluster_of(gpu_node("a"), agents=({"metadata": {"name": "a"}},)))
 
     assert "gpu-agents" not in found
@@ -124,7 +124,7 @@ async def test_an_agent_may_be_silent_for_as_long_as_the_settings_say(tmp_path: 
     assert "gpu-agents" not in await examined(tmp_path, cluster, agent_ttl_s="3600")
 
 
-async def test_what_agents_say_of_driver_and_kubelet_is_told_once_for_all_nodes_alike(tmp_path: Path) -> None:
+async def test_problems_of_driver_and_kubelet_are_shown_once_for_all_like_nodes(tmp_path: Path) -> None:
     silent = {"answers": False, "reason": "no such file"}
     agents = (told("a", message="no driver is loaded"), told("b", kubelet=silent), told("c", kubelet=silent))
 
@@ -141,7 +141,7 @@ def device(uuid: str, health: str = "Unhealthy", **more: str) -> dict[str, str]:
     return {"uuid": uuid, "health": health, **more}
 
 
-async def test_devices_that_take_no_new_work_are_named_with_their_reason(tmp_path: Path) -> None:
+async def test_unschedulable_devices_are_named_with_their_reason(tmp_path: Path) -> None:
     xid = device("GPU-1", healthReason="it has reported XID 79")
     agents = (
         told("a", devices=[device("GPU-0", "Healthy"), {"uuid": "GPU-9"}, xid]),
@@ -156,7 +156,7 @@ async def test_devices_that_take_no_new_work_are_named_with_their_reason(tmp_pat
     )
 
 
-async def test_of_many_devices_that_take_no_new_work_a_few_are_named(tmp_path: Path) -> None:
+async def test_of_many_unschedulable_devices_a_few_are_named(tmp_path: Path) -> None:
     agent = told("a", devices=[device(f"GPU-{number}", healthReason="lost") for number in range(8)])
 
     found = (await examined(tmp_path, cluster_of(gpu_node("a"), agents=(agent,))))["gpu-health"]
@@ -166,7 +166,7 @@ async def test_of_many_devices_that_take_no_new_work_a_few_are_named(tmp_path: P
 
 
 @pytest.mark.parametrize("why", ["message", "observedAt"])
-async def test_devices_of_an_agent_that_cannot_look_are_not_told_of_one_by_one(tmp_path: Path, why: str) -> None:
+async def test_devices_of_an_agent_that_cannot_read_them_are_not_shown_one_by_one(tmp_path: Path, why: str) -> None:
     agent = told("a", devices=[device("GPU-0", "Unknown")])
     agent["status"][why] = "the driver hangs"
 
@@ -174,7 +174,7 @@ async def test_devices_of_an_agent_that_cannot_look_are_not_told_of_one_by_one(t
 
 
 @pytest.mark.parametrize(("replicas", "is_told"), [("4", True), ("1", False), ("0", False)])
-async def test_nodes_whose_device_plugin_shares_gpus_itself_are_told_of(
+async def test_nodes_whose_device_plugin_shares_gpus_itself_are_reported(
     tmp_path: Path, replicas: str, *, is_told: bool
 ) -> None:
     cluster = cluster_of(gpu_node("a"), gpu_node("b", **{"nvidia.com/gpu.replicas": replicas}))
@@ -190,7 +190,7 @@ async def test_nodes_whose_device_plugin_shares_gpus_itself_are_told_of(
 # What it takes to share
 
 
-async def test_what_reservations_need_and_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_missing_prerequisites_of_reservation_pods_are_named(tmp_path: Path) -> None:
     cluster = cluster_of(gpu_node("a"))
     cluster.set_items(CLASSES)
     del cluster.objects[RESERVATIONS]
@@ -214,7 +214,7 @@ async def test_what_reservations_need_and_is_not_there_is_named(tmp_path: Path) 
     ],
     ids=["surely shared", "not known", "without admission", "turned off"],
 )
-async def test_only_who_wants_to_share_is_told_what_is_missing(
+async def test_missing_prerequisites_of_sharing_are_shown_only_where_sharing_is_on(
     tmp_path: Path, settings: dict[str, str], state: Severity | None
 ) -> None:
     cluster = cluster_of(gpu_node("a"))
@@ -225,7 +225,7 @@ async def test_only_who_wants_to_share_is_told_what_is_missing(
     assert (found["gpu-sharing"].state if "gpu-sharing" in found else None) is state
 
 
-async def test_leeboards_own_account_may_not_look_at_namespaces_and_that_is_no_fault(tmp_path: Path) -> None:
+async def test_the_missing_right_of_leeboard_to_read_namespaces_is_no_fault(tmp_path: Path) -> None:
     cluster = cluster_of(gpu_node("a"))
     cluster.forbidden.add(RESERVATIONS)
     cluster.objects.pop(RESERVATIONS)
@@ -233,7 +233,7 @@ async def test_leeboards_own_account_may_not_look_at_namespaces_and_that_is_no_f
     assert "gpu-sharing" not in await examined(tmp_path, cluster, **SHARES)
 
 
-async def test_what_only_some_forms_may_do_is_not_missed_where_the_form_is_not_known(tmp_path: Path) -> None:
+async def test_rights_that_only_some_forms_need_are_not_missed_where_the_form_is_unknown(tmp_path: Path) -> None:
     cluster = FakeCluster(denied={"create  pods"})
 
     assert (await examined(tmp_path, cluster, **SHARES))["rights"].state is Severity.BROKEN
@@ -261,11 +261,11 @@ async def test_a_runtime_class_that_does_not_exist_is_named_with_what_to_do(tmp_
 
 
 @pytest.mark.parametrize("settings", [{}, {"gpu_runtime_class": "nvidia", "scheduler_lease": "ns/lease"}], ids=str)
-async def test_nobody_looks_for_a_runtime_class_that_no_pod_is_given(tmp_path: Path, settings: dict[str, str]) -> None:
+async def test_a_runtime_class_that_no_pod_gets_is_not_checked(tmp_path: Path, settings: dict[str, str]) -> None:
     assert "gpu-runtime" not in await examined(tmp_path, cluster_of(gpu_node("a")), **settings)
 
 
-async def test_a_runtime_class_that_is_there_or_may_not_be_looked_at_is_no_fault(tmp_path: Path) -> None:
+async def test_a_runtime_class_that_exists_or_may_not_be_read_is_no_fault(tmp_path: Path) -> None:
     there, unseen = cluster_of(gpu_node("a")), cluster_of(gpu_node("a"))
     there.objects[RUNTIME_CLASS] = {"metadata": {"name": "nvidia"}}
     unseen.forbidden.add(RUNTIME_CLASS)

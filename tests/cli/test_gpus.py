@@ -76,7 +76,7 @@ e.internal
 """)
 
 
-def test_a_list_that_is_not_complete_says_so() -> None:
+def test_an_incomplete_list_says_so() -> None:
     items = (GpuNodeAnswer.of(busy()),)
 
     assert nodes_table(GpuNodeList(items=items, incomplete="There is more."), width=80).endswith("\n\nThere is more.")
@@ -84,7 +84,7 @@ def test_a_list_that_is_not_complete_says_so() -> None:
     assert nodes_table(GpuNodeList(items=(), incomplete="There is more."), width=80) == "There is more."
 
 
-async def test_a_node_is_its_devices_their_pods_what_is_wrong_and_how_they_are_linked() -> None:
+async def test_a_node_shows_its_devices_their_pods_its_problems_and_its_links() -> None:
     assert await shown("gpu-a", gpus=(busy(),)) == snapshot("""\
 
 gpu-a: 8 x NVIDIA H100 80GB HBM3 of 79.6 GiB, driver 550.54.15, heard 12 s ago
@@ -127,7 +127,7 @@ All connected by NVLink: 0-3, 4-7
 """)
 
 
-async def test_the_matrix_of_sixteen_is_broken_into_blocks_that_fit() -> None:
+async def test_the_matrix_of_sixteen_devices_is_split_into_blocks_that_fit() -> None:
     node = node_use("gpu-c", *(on(device(index), is_free=True) for index in range(16)), layout=switched(16))
 
     assert await shown("gpu-c", gpus=(node,)) == snapshot("""\
@@ -204,7 +204,7 @@ async def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     assert max(len(line) for line in text.splitlines()) <= columns
 
 
-async def test_that_it_is_not_known_who_has_the_devices_is_told() -> None:
+async def test_a_node_without_known_holders_of_its_devices_says_so() -> None:
     node = node_use("gpu-a", on(device(0)), kubelet_answers=False, kubelet_reason="no socket at /x")
 
     text = await shown("gpu-a", gpus=(node,))
@@ -213,13 +213,13 @@ async def test_that_it_is_not_known_who_has_the_devices_is_told() -> None:
     assert "! the kubelet does not report which pods have the devices: no socket at /x\n" in text
 
 
-async def test_devices_of_which_no_links_are_known_have_no_matrix() -> None:
+async def test_devices_without_known_links_have_no_matrix() -> None:
     text = await shown("gpu-a", gpus=(node_use("gpu-a", on(device(0)), on(device(1))),))
 
     assert "NV" not in text.partition("HBM3")[2]
 
 
-async def test_a_terminal_never_obeys_what_a_node_says() -> None:
+async def test_control_characters_from_a_node_do_not_reach_the_terminal() -> None:
     evil = "\x1b[2J\x07\u202e"
     node = node_use("gpu-a", on(device(0, product=evil, health=Health.UNKNOWN, health_reason=evil)), message=evil)
 
@@ -228,7 +228,7 @@ async def test_a_terminal_never_obeys_what_a_node_says() -> None:
     assert not set(evil) & (set(text) - set("[2J"))
 
 
-async def test_json_is_what_the_service_answers() -> None:
+async def test_json_is_the_answer_of_the_service() -> None:
     several = orjson.loads((await run("-o", "json", gpus=(busy(),))).stdout)
     one = orjson.loads((await run("gpu-a", "-o", "json", gpus=(busy(),))).stdout)
 
@@ -237,14 +237,14 @@ async def test_json_is_what_the_service_answers() -> None:
     assert (len(one["devices"]), one["links"]["paths"][0][:3]) == (8, ["X", "NV1", "NV1"])
 
 
-async def test_an_unknown_node_is_told_with_those_that_exist() -> None:
+async def test_an_unknown_node_gives_the_list_of_known_ones() -> None:
     result = await run("gpu/x", gpus=(busy(), node_use("gpu-b")))
 
     line = "Error: no agent reports GPUs on a node 'gpu/x'; there are gpu-a, gpu-b\n"
     assert (result.exit_code, result.stderr) == (1, line)
 
 
-async def test_that_no_agent_tells_anything_is_told() -> None:
+async def test_a_cluster_without_any_agent_says_so() -> None:
     assert "No agent reports any GPU" in await shown()
     assert (await run("gpu-a")).stderr.endswith("there are none\n")
 
@@ -265,7 +265,7 @@ def test_a_service_that_does_not_answer_is_one_line_with_what_to_do() -> None:
         ({"kind": "GpuNodeStateList"}, 200, "cannot be read; does the service have the same version"),
     ],
 )
-async def test_an_answer_of_somebody_else_is_one_line(answer: object, code: int, says_so: str) -> None:
+async def test_an_answer_of_another_server_is_one_line(answer: object, code: int, says_so: str) -> None:
     async def reply(request: web.Request) -> web.StreamResponse:
         return await says(answer, code=code)(request)
 
@@ -275,7 +275,7 @@ async def test_an_answer_of_somebody_else_is_one_line(answer: object, code: int,
     assert (result.exit_code, says_so in result.stderr) == (1, True)
 
 
-async def test_gpus_that_are_reserved_for_pods_are_counted_in_both_views() -> None:
+async def test_gpus_reserved_for_pods_are_counted_in_both_views() -> None:
     held = Reserved(state="Promised", devices=3, pods=2), Reserved(state="Awaiting", devices=1, pods=1)
     node = replace(node_use("gpu-a", *(on(device(index), is_free=True) for index in range(8))), reserved=held)
 

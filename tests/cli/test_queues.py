@@ -75,7 +75,7 @@ In GPUs. - means unlimited; under FAIR it means that the queue gets no share.
 """)
 
 
-async def test_one_queue_is_shown_with_those_below_it() -> None:
+async def test_one_queue_is_shown_with_the_queues_below() -> None:
     assert await shown("vision") == snapshot("""\
 
 QUEUE          DESERVED  LIMIT  FAIR  ALLOC  REQUEST  WAIT
@@ -86,7 +86,7 @@ In GPUs. - means unlimited; under FAIR it means that the queue gets no share.
 """)
 
 
-async def test_what_is_wrong_with_a_queue_is_told_and_none_is_left_out() -> None:
+async def test_every_queue_is_shown_with_its_error() -> None:
     circle = [invalid(name, parent, "its parents form a circle") for name, parent in (("x", "y"), ("y", "x"))]
     orphan = invalid("orphan", "gone", "its parent queue gone does not exist; create it")
 
@@ -104,7 +104,7 @@ In GPUs. - means unlimited; under FAIR it means that the queue gets no share.
 """)
 
 
-async def test_other_resources_are_shown_when_asked_for_and_named_where_they_are_governed() -> None:
+async def test_other_resources_are_shown_on_request_and_named_where_they_are_limited() -> None:
     governing = replace(
         stand(queue("q", deserved=1)),
         requested=Resources(memory_bytes=3 * GIB // 2),
@@ -127,7 +127,7 @@ Queues also govern GPUs: -r gpu.
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
-async def test_no_line_is_wider_than_the_terminal_and_no_terminal_obeys_a_name(columns: int) -> None:
+async def test_no_line_is_wider_than_the_terminal_and_control_characters_are_removed(columns: int) -> None:
     evil = "\x1b[2J\x07\u202e" + "n" * 230
     stands = [stand(queue("top"), milli=10**9), invalid(evil, "top", evil)]
 
@@ -137,7 +137,7 @@ async def test_no_line_is_wider_than_the_terminal_and_no_terminal_obeys_a_name(c
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
-def test_a_part_of_a_gpu_is_told_with_as_many_digits_as_in_sentences() -> None:
+def test_a_gpu_share_has_as_many_digits_as_in_messages() -> None:
     part = QueueAnswer.of(stand(queue("q"), milli=351))
 
     text = queues_table(QueueList(items=(part,)), "gpu", width=80)
@@ -145,7 +145,7 @@ def test_a_part_of_a_gpu_is_told_with_as_many_digits_as_in_sentences() -> None:
     assert text.splitlines()[1].split() == ["q", "0", "-", "8", "0.351", "0.702", "0"]
 
 
-def test_a_chain_of_thousands_of_queues_is_drawn_to_its_end() -> None:
+def test_a_chain_of_thousands_of_queues_is_shown_to_its_end() -> None:
     chain = [stand(queue(f"q{number:04}", f"q{number - 1:04}" if number else None)) for number in range(5_000)]
 
     text = queues_table(QueueList(items=tuple(map(QueueAnswer.of, chain))), "gpu", width=80)
@@ -153,7 +153,7 @@ def test_a_chain_of_thousands_of_queues_is_drawn_to_its_end() -> None:
     assert names(text) == [f"q{number:04}" for number in range(5_000)]
 
 
-async def test_json_is_what_the_service_answers() -> None:
+async def test_json_is_the_answer_of_the_service() -> None:
     every = orjson.loads((await run("-o", "json", stands=RESEARCH)).stdout)
     some = orjson.loads((await run("vision", "-o", "json", stands=RESEARCH)).stdout)
 
@@ -162,7 +162,7 @@ async def test_json_is_what_the_service_answers() -> None:
     assert [each for each in every["items"] if each["name"].startswith("vision")] == some["items"]
 
 
-async def test_an_unknown_queue_is_told_with_those_that_exist() -> None:
+async def test_an_unknown_queue_gives_the_list_of_known_ones() -> None:
     lines = [(await run("none", stands=stands)).stderr for stands in (RESEARCH[:2], ())]
 
     assert lines == [
@@ -171,5 +171,5 @@ async def test_an_unknown_queue_is_told_with_those_that_exist() -> None:
     ]
 
 
-async def test_that_there_are_no_queues_is_told_with_what_to_do() -> None:
+async def test_a_cluster_without_queues_says_so_and_what_to_do() -> None:
     assert "There are no queues" in await shown(stands=())

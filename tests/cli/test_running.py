@@ -6,7 +6,7 @@ import sys
 from app.cli.running import first_of
 
 
-def test_the_error_that_matters_is_found_however_deep_and_whatever_else_went_wrong() -> None:
+def test_the_decisive_error_is_found_at_any_depth_beside_any_others() -> None:
     sought = KeyError("sought")
     nested = ExceptionGroup("outer", [ValueError("first"), ExceptionGroup("inner", [OSError("other"), sought])])
 
@@ -37,7 +37,7 @@ run_until_asked(work())
 """
 
 
-def test_a_service_outlives_a_socket_that_the_kernel_refuses_to_watch() -> None:
+def test_a_service_survives_a_socket_that_the_kernel_refuses_to_watch() -> None:
     # uvloop 0.23 aborts here. Refused connections to a dead API server come to the same, in one of some ten outages.
     ran = subprocess.run(
         [sys.executable, "-c", SOCKET_CLOSED_BENEATH_THE_LOOP], capture_output=True, text=True, check=False

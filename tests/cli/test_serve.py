@@ -43,7 +43,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Proces
             await service.communicate()
 
 
-async def test_serve_says_in_json_where_it_listens_and_answers_there_until_it_is_asked_to_end(tmp_path: Path) -> None:
+async def test_serve_logs_its_address_in_json_and_answers_there_until_it_is_stopped(tmp_path: Path) -> None:
     async with serving(tmp_path) as (service, said), aiohttp.ClientSession() as client:
         async with client.get(f"{said['operations']}/livez") as reply:
             assert (said["event"], said["level"], reply.status) == ("listening", "info", 200)

@@ -133,7 +133,7 @@ async def shown(told: Explanation, *, columns: int = 100) -> str:
     return "\n" + result.stdout
 
 
-async def test_a_waiting_gang_is_its_sentence_its_numbers_and_what_was_decided() -> None:
+async def test_a_pending_gang_shows_its_message_its_numbers_and_its_decisions() -> None:
     assert await shown(gang()) == snapshot("""\
 
 Only 12 of its 16 pods fit.
@@ -159,7 +159,7 @@ AGO  DECIDED             WHAT WAS SAID
 """)
 
 
-async def test_a_pod_that_runs_says_where_and_for_how_long() -> None:
+async def test_a_running_pod_shows_its_node_and_its_age() -> None:
     assert await shown(pod()) == snapshot("""\
 
 It is on node gpu-1.
@@ -173,7 +173,7 @@ queue     vision-train, in which 9 PodGroups wait
 """)
 
 
-async def test_a_pod_that_is_gone_is_told_of_by_what_is_left() -> None:
+async def test_a_deleted_pod_shows_what_is_remembered() -> None:
     gone = Explanation(
         subject=Subject.POD,
         namespace="vision",
@@ -198,7 +198,7 @@ AGO  DECIDED  WHAT WAS SAID
 """)
 
 
-async def test_a_queue_that_governs_more_than_gpus_or_is_invalid_or_missing_is_told_as_that() -> None:
+async def test_a_queue_with_other_resources_or_an_invalid_or_missing_one_is_shown_as_such() -> None:
     memory = Entitlement(deserved=64 * GIB, limit=1024 * GIB)
     invalid = replace(queue("q"), memory_bytes=memory, problem="its parent queue gone does not exist")
 
@@ -227,12 +227,12 @@ async def test_a_queue_that_governs_more_than_gpus_or_is_invalid_or_missing_is_t
         ),
     ],
 )
-async def test_a_place_is_told_as_far_as_it_is_known(position: Position, said: str) -> None:
+async def test_a_position_is_shown_as_far_as_it_is_known(position: Position, said: str) -> None:
     assert said in await shown(gang(position=position))
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
-async def test_no_line_is_wider_than_the_terminal_and_no_terminal_obeys_a_name(columns: int) -> None:
+async def test_no_line_is_wider_than_the_terminal_and_control_characters_are_removed(columns: int) -> None:
     evil = "\x1b[2J\x07\u202e" + "n" * 250
     long = gang(
         name=evil,
@@ -249,7 +249,7 @@ async def test_no_line_is_wider_than_the_terminal_and_no_terminal_obeys_a_name(c
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
-async def test_json_is_what_the_service_answers() -> None:
+async def test_json_is_the_answer_of_the_service() -> None:
     result, _ = await run("train", "-o", "json", told=gang())
 
     answer = orjson.loads(result.stdout)
@@ -270,7 +270,7 @@ async def test_json_is_what_the_service_answers() -> None:
         (["deployment/train", "-n", "vision"], ("vision", "train", Subject.WORKLOAD)),
     ],
 )
-async def test_what_is_asked_about_can_be_written_in_several_ways(
+async def test_the_target_can_be_written_in_several_ways(
     arguments: list[str], asked: tuple[str, str, Subject | None]
 ) -> None:
     _, inspect = await run(*arguments, told=gang())
@@ -279,25 +279,25 @@ async def test_what_is_asked_about_can_be_written_in_several_ways(
 
 
 @pytest.mark.parametrize("arguments", [["a/b/c"], ["pod/"], ["/train"], [""]])
-async def test_a_target_that_cannot_be_meant_is_a_usage_error(arguments: list[str]) -> None:
+async def test_an_impossible_target_is_a_usage_error(arguments: list[str]) -> None:
     result, inspect = await run(*arguments, told=gang())
 
     assert (result.exit_code, inspect.questions) == (2, [])
 
 
-async def test_what_no_namespace_of_that_name_has_may_be_a_workload_of_that_kind() -> None:
+async def test_a_namespace_without_the_name_may_mean_a_workload_of_that_kind() -> None:
     result, inspect = await run("job/train", told=Unknown("no pod job/train is known; look elsewhere"))
 
     assert inspect.questions == [("job", "train", None), ("default", "train", Subject.WORKLOAD)]
     assert result.stderr == "Error: no pod job/train is known; look elsewhere\n"
 
 
-async def test_of_a_workload_with_several_podgroups_it_is_told_that_this_is_one_of_them() -> None:
+async def test_a_workload_with_several_podgroups_shows_that_this_is_one_of_them() -> None:
     assert "podgroup   vision/train, one of 3 PodGroups of the workload\n" in await shown(gang(workload_groups=3))
     assert "podgroup   vision/train\n" in await shown(gang(workload_groups=1))
 
 
-async def test_what_nobody_knows_is_one_line_with_what_to_do() -> None:
+async def test_an_unknown_name_is_one_line_with_what_to_do() -> None:
     result, _ = await run("train", told=Unknown("no pod or PodGroup default/train is known; look elsewhere"))
 
     assert (result.exit_code, result.stdout) == (1, "")
@@ -308,5 +308,5 @@ async def test_what_nobody_knows_is_one_line_with_what_to_do() -> None:
     ("seconds", "said"),
     [(-3, "0s"), (0.9, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172_800, "2d")],
 )
-def test_an_age_is_told_in_the_unit_in_which_it_is_at_least_two(seconds: float, said: str) -> None:
+def test_an_age_is_shown_in_the_unit_in_which_it_is_at_least_two(seconds: float, said: str) -> None:
     assert age(seconds) == said

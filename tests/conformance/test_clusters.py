@@ -46,7 +46,7 @@ def about(kai: Case, attribute: str) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_nodes_have_free_what_kai_had_free(case: Case) -> None:
+def test_nodes_have_the_free_resources_that_kai_had(case: Case) -> None:
     snapshot = Cluster.of(case).snapshot(initial(case))
 
     for name, node in case["cluster"]["nodes"].items():
@@ -57,7 +57,7 @@ def test_nodes_have_free_what_kai_had_free(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_queues_hold_want_and_may_have_what_kai_computed(case: Case) -> None:
+def test_queues_have_the_usage_requests_and_limits_that_kai_computed(case: Case) -> None:
     shares = fair_shares(Cluster.of(case).snapshot(initial(case)))
 
     for each in (*case["cluster"]["departments"], *case["cluster"]["queues"]):
@@ -68,7 +68,7 @@ def test_queues_hold_want_and_may_have_what_kai_computed(case: Case) -> None:
         assert in_kai_units(ours.fair_share) == about(kai, "fair_share")
 
 
-def test_what_queues_divide_is_what_the_case_says() -> None:
+def test_the_divided_capacity_is_that_of_the_case() -> None:
     case = CASES["integration_allocate/TestDRAAllocation/1"]
     total = case["cluster"]["total_resources"]
 
@@ -77,13 +77,13 @@ def test_what_queues_divide_is_what_the_case_says() -> None:
     assert divided == resources({"cpu": total["cpu_milli"], "memory": total["memory_bytes"], "gpu": total["gpu"]})
 
 
-def test_a_device_whose_holder_leaves_is_shared_until_it_has_left() -> None:
+def test_a_device_whose_holder_is_terminating_is_shared_until_it_is_gone() -> None:
     snapshot = loaded("TestHandleFractionalGPUAllocation/11")
 
     assert snapshot.shared == {"node0": (SharedDevice("0", free=0, releasing=50 * PART),)}
 
 
-def test_a_device_opened_for_pods_that_wait_is_nobodys_yet() -> None:
+def test_a_device_opened_for_pending_pods_belongs_to_no_pod_yet() -> None:
     snapshot = loaded("TestHandleFractionalGPUAllocation/14")
 
     assert snapshot.shared == {"node1": (SharedDevice("1", free=0, releasing=50 * PART),)}
@@ -96,7 +96,7 @@ def test_devices_of_resource_slices_are_claimed_and_not_counted_as_whole_gpus() 
     assert {name: amounts.tolist() for name, amounts in snapshot.scalars.items()} == {"dra:nvidia.com/gpu": [1]}
 
 
-def test_a_pod_that_asks_for_mig_by_annotation_never_starts() -> None:
+def test_a_pod_that_requests_mig_by_annotation_never_starts() -> None:
     refusal = the_group(loaded("action_allocate/TestHandleMIGAllocation/4"), "pending_job-0").refusal
 
     assert refusal is not None
@@ -110,7 +110,7 @@ def test_a_gang_that_lost_a_pod_is_stale_for_as_long_as_the_case_says() -> None:
     assert gang.owed == 1
 
 
-def test_bound_pods_run_in_the_next_round_and_evicted_ones_wait_again() -> None:
+def test_bound_pods_run_in_the_next_round_and_evicted_ones_are_pending_again() -> None:
     case = CASES["integration_reclaim/TestReclaimFractionalIntegrationTest/4"]
     names = list(initial(case))
     after = dict(zip(names, [Seat("Binding", "node0", ("a",)), Seat("Releasing", "node0")], strict=False))
@@ -127,7 +127,7 @@ def test_a_deleted_pod_stays_releasing() -> None:
     assert next_round(case, seats)["releasing_job0-0"] == seats["releasing_job0-0"]
 
 
-def test_a_group_with_too_few_pods_is_refused() -> None:
+def test_a_podgroup_with_too_few_pods_is_refused() -> None:
     case = json.loads(json.dumps(CASES["action_allocate/TestHandleGangAllocation/5"], default=float))
     for job in case["cluster"]["jobs"]:
         job["sub_groups"]["pod_sets"][0]["min_available"] += 1
@@ -137,7 +137,7 @@ def test_a_group_with_too_few_pods_is_refused() -> None:
     assert [group.refusal and group.refusal.reason for group in waiting.values()] == [Reason.MEMBERS_MISSING]
 
 
-def test_without_the_proportion_plugin_no_queue_is_governed() -> None:
+def test_without_the_proportion_plugin_queues_have_no_limits() -> None:
     case = CASES["action_allocate/TestHandleGangAllocation/5"]
     without = case | {"config": case["config"] | {"plugins": [{"name": "gpupack"}]}}
 

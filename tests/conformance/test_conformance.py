@@ -55,7 +55,7 @@ def test_the_sample_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1].endswith(" passed, 0 failed")
 
 
-def test_a_wrong_answer_fails_and_says_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_answer_fails_and_shows_the_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main([altered(tmp_path, {"id": "x", "expected": -1})])
 
     assert code == 1
@@ -67,7 +67,7 @@ def test_a_wrong_answer_fails_and_says_what_differs(tmp_path: Path, capsys: pyte
     ]
 
 
-def test_a_scheduling_case_fails_with_a_line_that_says_what_differs(
+def test_a_scheduling_case_fails_with_a_line_that_shows_the_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     identity = "action_allocate/TestHandleMIGAllocation/4"
@@ -82,7 +82,7 @@ def test_a_scheduling_case_fails_with_a_line_that_says_what_differs(
     ]
 
 
-def test_more_calls_than_allowed_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_evictions_than_allowed_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     identity = "action_preempt/TestHandlePreempt/1"
     none = {"binds": 0, "evictions": 0, "pipelined": 9}
 
@@ -92,7 +92,9 @@ def test_more_calls_than_allowed_fail(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "session 0: 1 evictions, at most 0 expected" in printed(capsys)[0]
 
 
-def test_gpu_groups_are_compared_by_who_shares_with_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpu_groups_are_compared_by_the_pods_that_share_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     identity = "action_allocate/TestHandleFractionalGPUAllocation/11"
     jobs = {
         "pending_job0": {"status": "Pipelined", "node": "node0", "gpu_groups": ["another"]},
@@ -115,7 +117,7 @@ def test_nodes_are_compared_by_their_whole_gpus(tmp_path: Path, capsys: pytest.C
     assert "match 0: node0: expected 2 idle GPUs, got 1" in printed(capsys)[0]
 
 
-def test_a_case_that_breaks_us_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_that_makes_leeboard_raise_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main([altered(tmp_path, {"id": "x", "left": {}})])
 
     assert code == 1
@@ -130,7 +132,7 @@ def test_a_suite_without_a_runner_is_counted_as_not_run(tmp_path: Path, capsys: 
     assert printed(capsys) == ["later 0/1 (1 not run)", "1 not run", "0 passed, 0 failed"]
 
 
-def test_only_runs_the_cases_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_only_runs_the_named_cases(capsys: pytest.CaptureFixture[str]) -> None:
     main([str(SAMPLE), "--only", "action_preempt/TestHandlePreempt/1"])
 
     assert printed(capsys) == ["action_preempt 1/1", "0 not run", "1 passed, 0 failed"]
@@ -157,7 +159,9 @@ def test_json_has_a_match_for_each_point_of_comparison_and_counts_for_each_sessi
     assert seat == {"status": "Running", "node": "node0", "gpu_groups": []}
 
 
-def test_what_is_computed_does_not_depend_on_any_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_computed_result_does_not_depend_on_the_expected_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for file in SAMPLE.glob("*.json"):
         (tmp_path / file.name).write_text(json.dumps(stripped(json.loads(file.read_text()))))
 

@@ -36,14 +36,14 @@ def test_the_license_is_in_the_checkout_the_package_the_image_and_the_chart() ->
     assert f'org.opencontainers.image.licenses="{PROJECT["license"]}"' in DOCKERFILE
 
 
-def test_the_image_is_described_as_the_chart_and_the_package_are() -> None:
+def test_the_image_is_described_like_the_chart_and_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
 
     assert chart["description"] == PROJECT["description"]
     assert f'org.opencontainers.image.description="{PROJECT["description"]}"' in DOCKERFILE
 
 
-def test_the_chart_says_where_it_comes_from_and_shows_a_picture() -> None:
+def test_the_chart_names_its_source_and_shows_a_picture() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     kind, _, picture = chart["icon"].partition(",")
 
@@ -53,21 +53,21 @@ def test_the_chart_says_where_it_comes_from_and_shows_a_picture() -> None:
     assert ET.fromstring(b64decode(picture)).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_the_image_runs_as_the_user_whom_the_chart_names() -> None:
+def test_the_image_runs_as_the_user_named_by_the_chart() -> None:
     (pod,) = [item["spec"]["template"]["spec"] for item in objects(rendered()) if item["kind"] == "Deployment"]
     security = pod["securityContext"]
 
     assert re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE) == [f"{security['runAsUser']}:{security['runAsGroup']}"]
 
 
-def test_nothing_is_installed_that_the_lock_does_not_name() -> None:
+def test_only_packages_in_the_lock_file_are_installed() -> None:
     installs = [line for line in DOCKERFILE.splitlines() if re.search(r"pip .*(install|wheel) ", line)]
 
     assert len(installs) == 2
     assert all("--require-hashes" in line or "--no-index" in line for line in installs)
 
 
-def test_the_image_starts_what_the_package_calls_itself() -> None:
+def test_the_image_starts_the_program_of_the_package() -> None:
     (command,) = PROJECT["scripts"]
 
     assert f'ENTRYPOINT ["{command}"]' in DOCKERFILE

@@ -56,7 +56,7 @@ def test_leeboard_has_the_rights_that_its_settings_need_and_no_others(values: Ma
     assert granted == {replace(right, without="", optional=False) for right in used}
 
 
-def test_owners_of_ones_own_kinds_are_read_where_pods_are_grouped_by_what_owns_them() -> None:
+def test_owners_of_additional_kinds_are_read_where_pods_are_grouped_by_owner() -> None:
     def granted(**grouping: Any) -> set[Right]:
         items = objects(rendered(grouping=grouping))
         return set(_granted(item for item in items if not _component_of(item) and not _is_aggregated(item)))
@@ -70,7 +70,7 @@ def test_owners_of_ones_own_kinds_are_read_where_pods_are_grouped_by_what_owns_t
     assert granted(**extra, enabled=False) == granted(enabled=False)
 
 
-def test_an_agent_may_publish_what_it_sees_and_nothing_else() -> None:
+def test_an_agent_may_only_publish_its_report() -> None:
     for form in FORMS:
         granted = list(_granted(item for item in objects(rendered(form=form)) if _component_of(item) == "agent"))
 
@@ -87,7 +87,7 @@ def test_reads_are_anonymous_only_where_the_values_say_so() -> None:
     assert not readers, "nobody needs a token"
 
 
-def test_the_account_of_readers_sees_all_that_is_told_and_may_change_nothing() -> None:
+def test_the_account_of_readers_sees_everything_and_may_change_nothing() -> None:
     items = [item for item in objects(rendered()) if _component_of(item) == "reader"]
     (role,) = [item for item in items if item["kind"] == "ClusterRole"]
 
@@ -99,7 +99,7 @@ def test_the_account_of_readers_sees_all_that_is_told_and_may_change_nothing() -
 @pytest.mark.parametrize(
     ("component", "account"), [("", "leeboard"), ("agent", "leeboard-agent"), ("reader", "leeboard-reader")]
 )
-def test_every_role_is_bound_to_one_service_account_and_to_nobody_else(component: str, account: str) -> None:
+def test_every_role_is_bound_to_one_service_account_only(component: str, account: str) -> None:
     others = {"agent", "reader"} - {component}
     items = [item for item in objects(rendered()) if _component_of(item) not in others]
     items = [item for item in items if not component or _component_of(item) == component]
@@ -112,7 +112,7 @@ def test_every_role_is_bound_to_one_service_account_and_to_nobody_else(component
     ] * len(bindings)
 
 
-def test_no_rule_reaches_further_than_it_says() -> None:
+def test_no_rule_has_wildcards_or_escalates_rights() -> None:
     rules = [rule for form in FORMS for item in objects(rendered(form=form)) for rule in item.get("rules", ())]
 
     assert rules
@@ -124,7 +124,7 @@ def test_no_rule_reaches_further_than_it_says() -> None:
     assert all(rule.get("resourceNames") for rule in rules if "secrets" in rule["resources"])
 
 
-def test_holders_of_kubernetes_own_roles_have_pod_groups_and_see_queues_and_topologies() -> None:
+def test_default_roles_of_kubernetes_include_podgroups_and_may_read_queues_and_topologies() -> None:
     def reached(role: str, **values: Any) -> set[tuple[str, bool]]:
         """Return each kind, and whether it may be written."""
         label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
@@ -136,7 +136,7 @@ def test_holders_of_kubernetes_own_roles_have_pod_groups_and_see_queues_and_topo
     assert reached("view", rbac={"aggregate": False}) == set()
 
 
-def test_beside_the_clusters_own_scheduler_nothing_of_kube_schedulers_is_granted() -> None:
+def test_beside_the_default_scheduler_no_right_of_kube_scheduler_is_granted() -> None:
     assert {_component_of(item) for item in objects(rendered(form="beside"))} == {"", "agent", "reader"}
 
 
@@ -147,7 +147,7 @@ def test_every_variable_of_the_pod_is_a_setting(values: Mapping[str, Any]) -> No
     assert {*variables} <= {f"LEEBOARD_{name.upper()}" for name in Settings.model_fields}
 
 
-def test_settings_arrive_as_they_were_written() -> None:
+def test_settings_are_passed_on_as_they_were_written() -> None:
     given: dict[str, Any] = {
         "LEEBOARD_CA_ROTATION_S": 157680000,
         "LEEBOARD_FAIR_SHARE_K": 0.5,
@@ -161,7 +161,7 @@ def test_settings_arrive_as_they_were_written() -> None:
     assert (settings.actions, settings.placement) == (frozenset(), "spread")
 
 
-def test_the_forms_differ_in_who_decides_and_where_they_are_called() -> None:
+def test_the_forms_differ_in_which_scheduler_decides_and_where_it_is_called() -> None:
     own, beside, fixed = (settings_of(objects(rendered(**values))) for values in ({}, {"form": "beside"}, FIXED))
 
     assert [each.scheduler_lease for each in (own, beside, fixed)] == [
@@ -184,7 +184,7 @@ def test_the_forms_differ_in_who_decides_and_where_they_are_called() -> None:
     ],
     ids=str,
 )
-def test_kube_scheduler_goes_by_just_the_markers_that_admission_adds(
+def test_kube_scheduler_uses_exactly_the_markers_that_admission_adds(
     values: Mapping[str, Any], asks: list[str], binds: list[str]
 ) -> None:
     text = rendered(**values)
@@ -198,7 +198,7 @@ def test_kube_scheduler_goes_by_just_the_markers_that_admission_adds(
 
 
 @pytest.mark.parametrize(("values", "markers"), [({}, [BIND_MARKER]), ({"form": "beside"}, [ASK_MARKER, BIND_MARKER])])
-def test_what_holds_pods_adds_the_markers_of_the_form_in_one_mutation(
+def test_the_mutation_that_gates_pods_also_adds_the_markers_of_the_form(
     values: Mapping[str, Any], markers: list[str]
 ) -> None:
     (hold,) = [item for item in objects(rendered(**values)) if item["kind"] == "MutatingAdmissionPolicy"]
@@ -208,7 +208,7 @@ def test_what_holds_pods_adds_the_markers_of_the_form_in_one_mutation(
     assert mutation["jsonPatch"]["expression"].count(f"{listed}.map(marker") == len(("requests", "limits"))
 
 
-def test_who_is_alone_by_design_never_runs_twice() -> None:
+def test_a_deployment_with_one_replica_by_design_never_runs_twice() -> None:
     (deployment,) = [item for item in objects(rendered(**FIXED, replicas=3)) if item["kind"] == "Deployment"]
 
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
@@ -225,7 +225,7 @@ def test_who_is_alone_by_design_never_runs_twice() -> None:
         ("extender-only", "1.36.0", {"ValidatingAdmissionPolicy"}, set[str]()),
     ],
 )
-def test_pods_wait_for_the_webhook_only_where_the_api_server_cannot_hold_them_itself(
+def test_pods_wait_for_the_webhook_only_where_the_api_server_cannot_gate_them_itself(
     form: str, kubernetes: str, kinds: set[str], failure_policy: set[str]
 ) -> None:
     items = objects(rendered(form=form, kubernetes=kubernetes))
@@ -237,7 +237,7 @@ def test_pods_wait_for_the_webhook_only_where_the_api_server_cannot_hold_them_it
 
 
 @pytest.mark.parametrize("form", ["own-scheduler", "beside"])
-def test_while_leeboard_hangs_nothing_waits_longer_than_a_second_that_need_not_wait(form: str) -> None:
+def test_while_leeboard_hangs_requests_that_do_not_need_it_wait_at_most_a_second(form: str) -> None:
     items = objects(rendered(form=form, kubernetes="1.36.0"))
 
     assert {one["timeoutSeconds"] for one in _webhooks(items)} == {1}
@@ -245,7 +245,7 @@ def test_while_leeboard_hangs_nothing_waits_longer_than_a_second_that_need_not_w
     assert "was-answered" in conditions["managed.validate.leeboard.dev"], "or it would wait a second time"
 
 
-def test_where_the_webhook_alone_can_hold_a_pod_a_slow_answer_does_not_refuse_it() -> None:
+def test_where_only_the_webhook_can_gate_a_pod_a_slow_answer_does_not_refuse_it() -> None:
     items = objects(rendered(kubernetes="1.35.0"))
 
     assert {(one["failurePolicy"], one["timeoutSeconds"]) for one in _webhooks(items)} == {("Fail", 3), ("Ignore", 1)}
@@ -254,7 +254,7 @@ def test_where_the_webhook_alone_can_hold_a_pod_a_slow_answer_does_not_refuse_it
 
 @pytest.mark.parametrize("profile", ["kai-compatible", "secure"])
 @pytest.mark.parametrize("form", FORMS)
-def test_what_our_own_account_may_write_is_fenced_in_both_profiles(form: str, profile: str) -> None:
+def test_writes_of_our_own_account_are_restricted_in_both_profiles(form: str, profile: str) -> None:
     items = objects(rendered(form=form, security={"profile": profile}, autoscaling={"way": "scaling-pods"}))
 
     assert {"leeboard-own-writes", "leeboard-scaling-pods"} <= {_name(item) for item in items}
@@ -262,7 +262,7 @@ def test_what_our_own_account_may_write_is_fenced_in_both_profiles(form: str, pr
     assert all("Leeboard's own account may only run" in str(item["spec"]["validations"]) for item in rules)
 
 
-def test_no_webhook_of_pods_is_called_for_the_system_or_for_ourselves() -> None:
+def test_no_webhook_of_pods_is_called_for_the_system_or_for_leeboard() -> None:
     excluded = {
         tuple(expression["values"])
         for one in _webhooks(objects(rendered()))
@@ -273,7 +273,7 @@ def test_no_webhook_of_pods_is_called_for_the_system_or_for_ourselves() -> None:
     assert excluded == {("kube-system", "kube-public", "kube-node-lease", NAMESPACE, "kai-resource-reservation")}
 
 
-def test_an_upgrade_never_takes_back_what_leeboard_has_filled_in() -> None:
+def test_an_upgrade_keeps_what_leeboard_has_filled_in() -> None:
     items = objects(rendered())
     (secret,) = [item for item in items if item["kind"] == "Secret"]
 
@@ -281,7 +281,7 @@ def test_an_upgrade_never_takes_back_what_leeboard_has_filled_in() -> None:
     assert [one for one in _webhooks(items) if "caBundle" in one["clientConfig"]] == []
 
 
-def test_somebody_elses_certificate_leaves_no_ca_of_ours() -> None:
+def test_an_external_certificate_leaves_no_ca_of_ours() -> None:
     items = objects(rendered(**INJECTED))
 
     assert "Secret" not in _kinds(items)
@@ -291,20 +291,20 @@ def test_somebody_elses_certificate_leaves_no_ca_of_ours() -> None:
     ] * 2
 
 
-def test_the_ca_of_somebody_elses_certificate_can_be_given() -> None:
+def test_the_ca_of_an_external_certificate_can_be_given() -> None:
     bundles = {one["clientConfig"].get("caBundle") for one in _webhooks(objects(rendered(**GIVEN_CERTIFICATE)))}
 
     assert bundles == {base64.b64encode(CA.encode()).decode()}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_hook_but_that_of_helm_test_and_nothing_that_asks_the_cluster(form: str) -> None:
+def test_the_chart_has_only_the_hook_of_helm_test_and_no_lookup_in_the_cluster(form: str) -> None:
     items = objects(rendered(form=form))
 
     assert not [item for item in items if "helm.sh/hook" in item["metadata"].get("annotations", {})]
 
 
-def test_objects_of_users_outlive_the_release() -> None:
+def test_objects_of_users_survive_the_release() -> None:
     items = objects(rendered(defaultQueue={"create": True}))
 
     # GPUs that users share stay reserved for them: so does the namespace.
@@ -316,7 +316,7 @@ def test_objects_of_users_outlive_the_release() -> None:
     assert [item for item in items if _is_kept(item)] == users
 
 
-def test_other_pods_reach_admission_operations_and_metrics_and_nothing_else() -> None:
+def test_other_pods_reach_only_admission_operations_and_metrics() -> None:
     def open_ports(**values: Any) -> list[str]:
         (policy,) = [
             item for item in objects(rendered(**values)) if item["kind"] == "NetworkPolicy" and not _component_of(item)
@@ -328,7 +328,7 @@ def test_other_pods_reach_admission_operations_and_metrics_and_nothing_else() ->
     assert open_ports(**FIXED) == ["operations", "admission", "extender"]
 
 
-def test_nobody_calls_an_agent() -> None:
+def test_no_pod_may_connect_to_an_agent() -> None:
     (policy,) = [
         item for item in objects(rendered()) if item["kind"] == "NetworkPolicy" and _component_of(item) == "agent"
     ]
@@ -338,7 +338,7 @@ def test_nobody_calls_an_agent() -> None:
     assert policy["spec"]["podSelector"]["matchLabels"] == _labels_of_pods("leeboard-agent")
 
 
-def test_what_looks_for_leeboards_pods_finds_no_agent() -> None:
+def test_selectors_of_leeboard_select_no_agent() -> None:
     items = objects(rendered())
     services = [item["spec"]["selector"] for item in items if item["kind"] == "Service"]
     others = [item["spec"] for item in items if item["kind"] in {"Deployment", "PodDisruptionBudget"}]
@@ -358,7 +358,9 @@ CLUSTER_WIDE = {"nodes", "priorityclasses", "queues", "topologies", "gpunodes"}
 
 @pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
 @pytest.mark.parametrize("policy", ["leeboard-queues-of-owners", "leeboard-priorities-of-owners"])
-def test_whatever_leeboard_may_read_as_an_owner_of_pods_is_checked(policy: str, values: Mapping[str, Any]) -> None:
+def test_every_kind_that_leeboard_may_read_as_an_owner_of_pods_is_checked(
+    policy: str, values: Mapping[str, Any]
+) -> None:
     extra = {"extraResources": [{"apiGroups": ["example.com"], "resources": ["trainings"]}]}
     grouping = extra | values.get("grouping", {})
     items = objects(rendered(**{**values, "grouping": grouping, "security": {"profile": "secure"}}))
@@ -370,12 +372,12 @@ def test_whatever_leeboard_may_read_as_an_owner_of_pods_is_checked(policy: str, 
     assert {*RESOURCES, ("example.com", "trainings")} <= checked
 
 
-def test_nobody_is_asked_for_rights_by_labels_of_owners_in_the_profile_of_kai() -> None:
+def test_labels_of_owners_need_no_rights_in_the_kai_profile() -> None:
     assert not [item for item in objects(rendered()) if _name(item).endswith("-of-owners")]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_project_of_an_owner_names_a_queue_only_where_nobody_is_asked_for_rights(form: str) -> None:
+def test_project_of_an_owner_names_a_queue_only_where_no_rights_are_checked(form: str) -> None:
     profiles = ("kai-compatible", "secure")
 
     counts = {each: settings_of(objects(rendered(form=form, security={"profile": each}))) for each in profiles}
@@ -389,7 +391,7 @@ def test_project_of_an_owner_names_a_queue_only_where_nobody_is_asked_for_rights
 # GPU sharing
 
 
-def test_parts_of_gpus_are_offered_where_admission_can_tell_containers_of_them() -> None:
+def test_gpu_sharing_is_offered_where_admission_can_set_the_variables_of_containers() -> None:
     offered: dict[str, bool] = {}
     installations: dict[str, dict[str, Any]] = {
         "own": {},
@@ -407,7 +409,7 @@ def test_parts_of_gpus_are_offered_where_admission_can_tell_containers_of_them()
     assert offered == {"own": True, "beside": True, "alone": False, "unasked": False, "off": False}
 
 
-def test_what_sharing_goes_by_arrives_as_it_was_written() -> None:
+def test_settings_of_sharing_are_passed_on_as_they_were_written() -> None:
     usual = settings_of(objects(rendered()))
     given = {
         "reservation": {"image": "mirror/pause@sha256:1"},
@@ -440,28 +442,28 @@ def test_pods_with_gpus_get_a_runtime_class_where_a_value_names_one() -> None:
     assert given(gpuSharing={"enabled": False}, admission={"gpuRuntimeClass": "nvidia"}) == ("nvidia", True)
 
 
-def test_the_priority_of_reservations_is_the_highest_that_is_not_the_systems_and_ends_nobody() -> None:
+def test_the_priority_of_reservation_pods_is_the_highest_below_the_system_and_preempts_no_pod() -> None:
     (found,) = [item for item in objects(rendered()) if _name(item) == Settings().reservation_priority_class]
 
     assert (found["kind"], found["value"], found["preemptionPolicy"]) == ("PriorityClass", 1_000_000_000, "Never")
     assert found["globalDefault"] is False
 
 
-def test_kais_kinds_can_be_left_out_and_our_own_comes_all_the_same() -> None:
+def test_the_crds_of_kai_can_be_left_out_and_ours_are_still_installed() -> None:
     kinds = {_name(item) for item in objects(rendered(crds={"install": False})) if item["kind"].startswith("Custom")}
 
     assert kinds == {"gpunodes.leeboard.dev"}
 
 
 @pytest.mark.parametrize("values", [{}, {"form": "extender-only"}, {"admission": {"enabled": False}}], ids=str)
-def test_wherever_agents_run_each_writes_for_its_own_node_only(values: Mapping[str, Any]) -> None:
+def test_each_agent_writes_for_its_own_node_only_in_every_form(values: Mapping[str, Any]) -> None:
     names = {_name(item) for item in objects(rendered(**values))}
 
     assert {"leeboard-agent", "leeboard-gpunodes"} <= names
     assert "leeboard-agent" not in {_name(item) for item in objects(rendered(**values, agent={"enabled": False}))}
 
 
-def test_every_port_can_be_another() -> None:
+def test_every_port_can_be_changed() -> None:
     ports = {"extender": 18888, "operations": 18080, "probes": 18081, "admission": 19443}
     items = objects(rendered(ports=ports))
 
@@ -475,7 +477,7 @@ def test_every_port_can_be_another() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_probes_go_to_a_port_that_no_other_pod_may_call(form: str) -> None:
+def test_probes_use_a_port_that_no_other_pod_may_connect_to(form: str) -> None:
     items = objects(rendered(form=form))
     containers = pod_of(items)["containers"]
 
@@ -486,7 +488,7 @@ def test_probes_go_to_a_port_that_no_other_pod_may_call(form: str) -> None:
     assert not [port for rule in rules for port in rule["ports"] if port["port"] in ("probes", 8081)]
 
 
-def test_the_api_server_calls_the_name_that_the_certificate_is_made_for() -> None:
+def test_the_api_server_calls_the_name_in_the_certificate() -> None:
     items = objects(rendered())
     called = {
         (one["clientConfig"]["service"]["name"], one["clientConfig"]["service"]["namespace"])

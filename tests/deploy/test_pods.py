@@ -35,7 +35,7 @@ def test_every_container_is_confined(values: dict[str, Any]) -> None:
         ("1.34", "registry.k8s.io/kube-scheduler:v1.34.0"),
     ],
 )
-def test_the_kube_scheduler_beside_us_is_of_the_clusters_version(kubernetes: str, image: str) -> None:
+def test_the_kube_scheduler_beside_leeboard_has_the_version_of_the_cluster(kubernetes: str, image: str) -> None:
     pod = pod_of(objects(rendered(kubernetes=kubernetes)))
 
     assert [container["image"] for container in pod["containers"]] == ["leeboard:0.1.0", image]
@@ -50,7 +50,7 @@ def test_images_can_be_named_by_digest() -> None:
     assert images == [f"leeboard@{digest}", f"registry.k8s.io/kube-scheduler@{digest}"]
 
 
-def test_the_lease_of_the_clusters_own_scheduler_may_have_another_name() -> None:
+def test_the_lease_of_the_default_scheduler_may_have_another_name() -> None:
     items = objects(rendered(form="beside", beside={"lease": "system/their-scheduler"}))
 
     assert settings_of(items).scheduler_lease == "system/their-scheduler"
@@ -64,7 +64,7 @@ def test_control_plane_nodes_are_known_by_their_label_whatever_its_value() -> No
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "a"}
 
 
-def test_the_pod_of_helm_test_is_fetched_and_placed_as_the_others_and_may_always_ask() -> None:
+def test_the_pod_of_helm_test_is_pulled_and_placed_like_the_others_and_may_always_connect() -> None:
     given: dict[str, Any] = {
         "imagePullSecrets": ["pull"],
         "nodeSelector": {"pool": "a"},
@@ -82,7 +82,7 @@ def test_the_pod_of_helm_test_is_fetched_and_placed_as_the_others_and_may_always
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_variable_of_a_service_is_taken_for_a_setting(form: str) -> None:
+def test_no_service_variable_is_taken_for_a_setting(form: str) -> None:
     assert pod_of(objects(rendered(form=form)))["enableServiceLinks"] is False
     assert _doctor({"form": form})["spec"]["enableServiceLinks"] is False
 
@@ -96,7 +96,7 @@ def test_a_changed_configuration_of_kube_scheduler_starts_new_pods() -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"form": "beside"}], ids=str)
-def test_our_own_pods_carry_no_mark_that_our_policies_refuse(values: dict[str, Any]) -> None:
+def test_our_own_pods_have_no_mark_that_our_policies_refuse(values: dict[str, Any]) -> None:
     metadata = workload_of(objects(rendered(**values)))["spec"]["template"]["metadata"]
 
     assert [key for key in (*metadata["labels"], *metadata["annotations"]) if key.startswith(PREFIX)] == []
@@ -105,7 +105,7 @@ def test_our_own_pods_carry_no_mark_that_our_policies_refuse(values: dict[str, A
 # The agents
 
 
-def test_an_agent_is_root_without_anything_that_root_may_do() -> None:
+def test_an_agent_is_root_without_any_capability() -> None:
     pod = _agent()
     (container,) = pod["containers"]
 
@@ -122,7 +122,7 @@ def test_an_agent_is_root_without_anything_that_root_may_do() -> None:
     assert {*container["resources"]} == {"requests", "limits"}
 
 
-def test_an_agent_sees_every_device_and_of_the_node_the_kubelets_socket_alone() -> None:
+def test_an_agent_sees_every_device_and_only_the_kubelet_socket_of_the_node() -> None:
     pod = _agent(kubeletFolder="/var/lib/k0s/kubelet", settings={"LEEBOARD_AGENT_HEARTBEAT_S": 30})
     (container,) = pod["containers"]
     variables = {each["name"]: each.get("value") for each in container["env"]}
@@ -148,7 +148,7 @@ def test_agents_run_on_nodes_with_gpus_or_on_all_whatever_their_taints() -> None
     assert _agent(affinity={"podAffinity": {}})["affinity"] == {"podAffinity": {}}
 
 
-def test_a_rollout_leaves_most_gpus_watched() -> None:
+def test_a_rollout_keeps_most_gpus_observed() -> None:
     strategy = workload_of(objects(rendered()), "leeboard-agent")["spec"]["updateStrategy"]
 
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}

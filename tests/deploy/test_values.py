@@ -13,7 +13,7 @@ from tests.deploy.rendering import CHART, FORMS, SCHEMA, THE_CHARTS_OWN, ChartEr
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_helm_finds_nothing_to_complain_of(form: str) -> None:
+def test_helm_lint_finds_no_problem(form: str) -> None:
     said = helm("lint", "--strict", str(CHART), f"--set=form={form}")
 
     assert "0 chart(s) failed" in said
@@ -70,12 +70,12 @@ def test_helm_finds_nothing_to_complain_of(form: str) -> None:
         ({"form": "beside", "beside": {"tlsSecret": "mine"}}, "beside.address and beside.tlsSecret go together"),
     ],
 )
-def test_wrong_values_are_refused_in_words(values: Mapping[str, Any], message: str) -> None:
+def test_wrong_values_are_refused_with_a_message(values: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ChartError, match=re.escape(message)):
         rendered(**values)
 
 
-def test_on_and_off_may_be_written_as_yaml_reads_them() -> None:
+def test_booleans_may_be_written_as_yaml_reads_them() -> None:
     def hold(wanted: object) -> bool:
         return "MutatingAdmissionPolicy" in {item["kind"] for item in objects(rendered(admission={"policies": wanted}))}
 
@@ -88,17 +88,17 @@ def test_every_value_is_described_where_it_is_set() -> None:
     assert sorted(described) == sorted(_leaves(_defaults()))
 
 
-def test_the_schema_knows_just_the_values_that_there_are() -> None:
+def test_the_schema_has_exactly_the_existing_values() -> None:
     assert _keys_of_schema(json.loads(SCHEMA.read_text())) == _keys_of_values(_defaults())
 
 
-def test_a_setting_that_no_value_decides_can_be_set() -> None:
+def test_a_setting_without_a_value_can_be_set() -> None:
     schema = json.loads(SCHEMA.read_text())["properties"]["settings"]["properties"]
 
     assert {*schema} == {f"LEEBOARD_{name.upper()}" for name in Settings.model_fields if name not in THE_CHARTS_OWN}
 
 
-def test_what_follows_from_the_chart_is_up_to_date() -> None:
+def test_files_generated_from_the_chart_are_up_to_date() -> None:
     stale = [str(path) for path, text in files().items() if not path.exists() or path.read_text() != text]
 
     assert not stale, f"run `make manifests`: {stale}"

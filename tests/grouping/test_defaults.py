@@ -9,7 +9,7 @@ from app.model.owner import Kind
 JOB, OTHER = Kind("batch", "v1", "Job"), Kind("example.com", "v1", "Job")
 
 
-def test_what_is_said_of_a_group_goes_before_what_is_said_of_any() -> None:
+def test_the_entry_of_a_kind_in_one_group_overrides_the_general_one() -> None:
     said = defaults_of(
         '[{"typeName": "Job", "priorityName": "any"}, {"typeName": "Job", "group": "batch", "priorityName": "b"}]'
     )
@@ -21,14 +21,14 @@ def test_what_is_said_of_a_group_goes_before_what_is_said_of_any() -> None:
     )
 
 
-def test_preemptibility_may_be_written_with_capitals() -> None:
+def test_preemptibility_may_be_written_in_capitals() -> None:
     said = defaults_of('[{"typeName": "Job", "preemptibility": "Non-Preemptible"}]')
 
     assert said.of(JOB) == Default("", "non-preemptible")
 
 
 @pytest.mark.parametrize("text", ["", "  ", "[]"])
-def test_nothing_may_be_said(text: str) -> None:
+def test_empty_defaults_are_valid(text: str) -> None:
     assert defaults_of(text) == NO_DEFAULTS == GroupingDefaults()
 
 
@@ -49,7 +49,7 @@ def test_nothing_may_be_said(text: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_told(text: str, wrong: str) -> None:
+def test_unreadable_defaults_are_reported(text: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=r"\.$") as raised:
         defaults_of(text)
 

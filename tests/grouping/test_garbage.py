@@ -53,7 +53,7 @@ def owners(draw: st.DrawFn, kind: str) -> Owner:
 
 
 @each(st.data(), st.sampled_from(KINDS))
-def test_no_owner_keeps_its_pods_from_being_grouped(data: st.DataObject, kind: str) -> None:
+def test_no_owner_prevents_its_pods_from_being_grouped(data: st.DataObject, kind: str) -> None:
     below = data.draw(st.lists(st.sampled_from(["ray.io/v1 RayCluster", "batch/v1 Job"]), max_size=2))
     of = [data.draw(owners(one)) for one in (*below, kind)]
     known = [data.draw(owners(one)) for one in ("scheduler.grove.io/v1alpha1 PodGang", "ray.io/v1 RayCluster")]
@@ -73,5 +73,5 @@ POD_LABELS = (
 )
 
 
-def test_what_a_group_may_have_at_most_is_what_is_read_of_its_object() -> None:
+def test_the_podgroup_stays_within_the_bounds_that_the_decoder_reads() -> None:
     assert (reading.MAX_MEMBERS, parts.MAX_PARTS) == (MAX_MEMBERS, MAX_SUB_GROUPS)

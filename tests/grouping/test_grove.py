@@ -26,7 +26,7 @@ def grouped(gang: Owner, labels: Texts = NAMED, top: Owner | None = None) -> Gro
     return found
 
 
-def test_a_gang_is_divided_as_its_pod_gang_says_and_runs_where_that_says() -> None:
+def test_the_pod_gang_sets_the_sub_groups_and_the_topology_of_a_gang() -> None:
     configs = [
         {"name": "near", "podGroupNames": ["a", "b", "unknown"], "topologyConstraint": pack("rack")},
         {"name": "empty", "podGroupNames": []},
@@ -46,7 +46,7 @@ def test_a_gang_is_divided_as_its_pod_gang_says_and_runs_where_that_says() -> No
     assert (read(grouped(gang)).root, grouped(gang).spec["minMember"]) == (root, 6)
 
 
-def test_a_pod_is_in_the_group_that_its_label_names_else_in_the_one_that_lists_it() -> None:
+def test_a_pod_is_in_the_sub_group_in_its_label_or_else_in_the_one_that_lists_it() -> None:
     gang = pod_gang(clique("a", 1, "other"), clique("b", 1, "train-0"))
     labels = [NAMED, {**NAMED, "grove.io/podclique": "a"}, {**NAMED, "grove.io/podclique": "unknown"}]
 
@@ -54,13 +54,13 @@ def test_a_pod_is_in_the_group_that_its_label_names_else_in_the_one_that_lists_i
     assert grouped(pod_gang(clique("a", 1, "other"))).subgroup == ""
 
 
-def test_a_reference_to_another_namespace_is_to_another_pod() -> None:
+def test_a_reference_to_another_namespace_means_another_pod() -> None:
     gang = pod_gang({"name": "a", "minReplicas": 1, "podReferences": [{"namespace": "other", "name": "train-0"}]})
 
     assert grouped(gang).subgroup == ""
 
 
-def test_the_priority_class_is_a_label_then_what_the_pod_gang_says() -> None:
+def test_the_priority_class_is_that_of_the_label_and_then_of_the_pod_gang() -> None:
     top = owner("grove.io/v1alpha1 PodCliqueSet", labels={"priorityClassName": "top"})
     gang = pod_gang(clique("a"), priorityClassName="spec")
     labelled = pod_gang(clique("a"), priorityClassName="spec", labels={"priorityClassName": "label"})
@@ -70,7 +70,7 @@ def test_the_priority_class_is_a_label_then_what_the_pod_gang_says() -> None:
     assert grouped(labelled, top=top).priority_classes == ("label", "spec", "train")
 
 
-def test_what_the_top_owner_says_holds_for_its_pod_gang_too() -> None:
+def test_labels_of_the_top_owner_apply_to_its_pod_gang_too() -> None:
     top = owner("grove.io/v1alpha1 PodCliqueSet", labels={"kai.scheduler/queue": "a"})
 
     assert grouped(pod_gang(clique("a")), top=top).spec["queue"] == "a"
@@ -86,11 +86,11 @@ def test_what_the_top_owner_says_holds_for_its_pod_gang_too() -> None:
         (pod_gang(clique("")), "1 of its sub-groups are called ''; give each a name of its own"),
     ],
 )
-def test_a_pod_gang_that_cannot_be_used_is_told(gang: Owner, wrong: str) -> None:
+def test_an_unusable_pod_gang_is_reported(gang: Owner, wrong: str) -> None:
     assert grouped(gang).problem.startswith(f"PodGang gang: {wrong}")
 
 
-def test_a_pod_gang_that_is_not_there_is_waited_for() -> None:
+def test_pods_wait_for_a_pod_gang_that_does_not_exist_yet() -> None:
     found = grouped(pod_gang(name="other"))
 
     wrong = "PodGang 'gang' of pod train-0 does not exist; wait for the Grove operator to write it"
@@ -109,14 +109,14 @@ def revision(annotations: Texts) -> Owner:
     ("annotations", "least"),
     [({SCALE: "3"}, 3), ({"autoscaling.knative.dev/minScale": "2"}, 2), ({SCALE: "0"}, 1), ({SCALE: "x"}, 1), ({}, 1)],
 )
-def test_a_revision_is_a_gang_of_the_pods_that_it_always_has(annotations: Texts, least: int) -> None:
+def test_a_knative_revision_is_a_gang_of_its_minimum_of_pods(annotations: Texts, least: int) -> None:
     found = group(objects.pod(), chain(revision(annotations), SERVICE))
 
     assert found is not None
     assert (found.name, found.spec["minMember"], found.problem) == ("pg-llm-1-uid-llm-1", least, "")
 
 
-def test_a_revision_that_owns_nobody_is_found_by_the_label_of_the_pod() -> None:
+def test_a_knative_revision_without_owner_references_is_found_by_the_label_of_the_pod() -> None:
     pod = objects.pod(labels={"serving.knative.dev/revision": "llm-1"})
     found, lost = group(pod, chain(SERVICE, known=[revision({SCALE: "3"})])), group(pod, chain(SERVICE))
 
@@ -128,7 +128,7 @@ def test_a_revision_that_owns_nobody_is_found_by_the_label_of_the_pod() -> None:
     )
 
 
-def test_a_revision_runs_anywhere() -> None:
+def test_a_knative_revision_has_no_topology_constraint() -> None:
     near = {"kai.scheduler/topology": "t", "kai.scheduler/topology-required-placement": "rack"}
 
     found = group(objects.pod(), chain(revision(near), SERVICE))

@@ -50,11 +50,11 @@ def jobs(*templates: Raw, order: str = "AnyOrder") -> Owner:
         ),
     ],
 )
-def test_a_replicated_job_counts_as_many_pods_as_it_has_at_once(job: Raw, pods: int) -> None:
+def test_a_replicated_job_counts_the_pods_that_run_at_once(job: Raw, pods: int) -> None:
     assert least(jobs(replicated("w", **job), replicated("d"))) == pods + 1
 
 
-def test_a_jobset_may_say_how_many_start_together_but_no_more_than_there_are() -> None:
+def test_a_jobset_may_set_a_minimum_up_to_its_number_of_pods() -> None:
     of = replace(jobs(replicated("w", parallelism=4)), annotations={"kai.scheduler/batch-min-member": "2"})
     in_order = replace(objects.jobset(replicated("w", parallelism=4), replicated("d")), annotations=of.annotations)
     of_w, of_d = (objects.pod(labels={"jobset.sigs.k8s.io/replicatedjob-name": name}) for name in "wd")
@@ -64,7 +64,7 @@ def test_a_jobset_may_say_how_many_start_together_but_no_more_than_there_are() -
 
 
 @pytest.mark.parametrize("order", [None, "InOrder"])
-def test_a_jobset_that_starts_in_order_is_one_group_a_replicated_job(order: str | None) -> None:
+def test_a_jobset_that_starts_in_order_has_one_podgroup_per_replicated_job(order: str | None) -> None:
     of = objects.jobset(replicated("w", replicas=4), replicated("d"), order=order)
     of_d, of_x = (objects.pod(labels={"jobset.sigs.k8s.io/replicatedjob-name": name}) for name in "dx")
 
@@ -77,7 +77,7 @@ EXCLUSIVE, SELECTED = "alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobs
 
 
 @pytest.mark.parametrize("where", ["JobSet", "template"])
-def test_the_first_pods_of_jobs_start_alone_that_have_a_topology_of_their_own(where: str) -> None:
+def test_the_first_pods_of_jobs_with_their_own_topology_start_alone(where: str) -> None:
     job, mark = replicated("w", replicas=2, parallelism=4), {EXCLUSIVE: "rack"}
     job["template"]["metadata"] = {"annotations": mark if where == "template" else {}}
     of = replace(jobs(job), annotations=mark if where == "JobSet" else {})
@@ -95,13 +95,13 @@ def test_a_jobset_whose_jobs_wait_for_others_is_never_one_gang() -> None:
     assert grouped(jobs(replicated("d"), waiting), of_d).name == "pg-train-uid-train-d"
 
 
-def test_a_minimum_that_is_stated_goes_before_the_number_of_replicas() -> None:
+def test_an_explicit_minimum_overrides_the_number_of_replicas() -> None:
     assert least(objects.kubeflow("TFJob", "tfReplicaSpecs", more=POLICY, Worker=5)) == 2
     assert least(pytorch(more=POLICY | ELASTIC, Worker=5)) == 2
     assert least(pytorch(more=ELASTIC, Worker=5)) == 1
 
 
-def test_a_launcher_that_waits_for_its_workers_is_counted_from_when_it_is_there() -> None:
+def test_a_launcher_that_waits_for_its_workers_counts_once_it_exists() -> None:
     late: Raw = {"launcherCreationPolicy": "WaitForWorkersReady"}
     of = objects.kubeflow("MPIJob", "mpiReplicaSpecs", more=late, Launcher=1, Worker=4)
     launcher = worker(role="launcher")
@@ -128,13 +128,13 @@ def test_a_pytorch_job_is_a_master_and_workers() -> None:
         (pytorch(more=POLICY, Master=1, Worker=5), [("master", 1), ("worker", 1)], 2),
     ],
 )
-def test_workers_are_owed_what_the_master_leaves_of_the_minimum(
+def test_the_minimum_of_the_workers_is_that_of_the_job_without_the_master(
     job: Owner, divided: list[tuple[str, int]], total: int
 ) -> None:
     assert (parts(job), read(grouped(job)).min_member) == (divided, total)
 
 
-def test_a_job_that_may_start_without_workers_is_not_divided() -> None:
+def test_a_job_that_may_start_without_workers_has_no_sub_groups() -> None:
     found = grouped(pytorch(more=ELASTIC, Master=1, Worker=3))
 
     assert (found.spec, found.subgroup) == ({"minMember": 1, "queue": "default-queue"}, "")
@@ -145,7 +145,7 @@ def segmented(size: str, *, workers: int = 5, annotations: Texts = objects.NOBOD
     return pytorch(Master=1, Worker={"replicas": workers, "template": template})
 
 
-def test_workers_come_in_segments_of_which_the_last_has_what_is_left() -> None:
+def test_workers_are_divided_into_segments_of_which_the_last_has_the_rest() -> None:
     of = segmented("2")
 
     assert parts(of) == [("master", 1), ("worker", 5), ("worker-0", 2), ("worker-1", 2), ("worker-2", 1)]
@@ -154,7 +154,7 @@ def test_workers_come_in_segments_of_which_the_last_has_what_is_left() -> None:
     assert read(grouped(of)).min_member == 6
 
 
-def test_segments_need_no_more_workers_than_the_minimum_of_the_job() -> None:
+def test_segments_require_no_more_workers_than_the_minimum_of_the_job() -> None:
     template = {"metadata": {"annotations": {SEGMENT: "2"}}}
     of = pytorch(more={"elasticPolicy": {"minReplicas": 4}}, Master=1, Worker={"replicas": 6, "template": template})
 
@@ -162,7 +162,7 @@ def test_segments_need_no_more_workers_than_the_minimum_of_the_job() -> None:
     assert (read(grouped(of)).min_member, grouped(of, worker(5)).subgroup) == (4, "worker-2")
 
 
-def test_a_segment_runs_where_its_template_says_else_its_pod_else_its_owner() -> None:
+def test_the_topology_of_a_segment_is_set_by_its_template_then_its_pod_then_its_owner() -> None:
     of = segmented("4", annotations={LEVEL: "rack"})
     near = {"topology": "t", "requiredTopologyLevel": "rack"}
 
@@ -174,7 +174,7 @@ def test_a_segment_runs_where_its_template_says_else_its_pod_else_its_owner() ->
     assert (by_owner["topologyConstraint"], by_pod["topologyConstraint"]) == (near, near)
 
 
-def test_a_pods_own_annotation_cuts_the_workers_where_the_template_does_not() -> None:
+def test_the_annotation_of_a_pod_divides_the_workers_where_the_template_has_none() -> None:
     assert parts(pytorch(Worker=2), worker(annotations={SEGMENT: "1"})) == [
         ("worker", 2),
         ("worker-0", 1),
@@ -191,5 +191,5 @@ def test_a_pods_own_annotation_cuts_the_workers_where_the_template_does_not() ->
         (segmented("1", workers=400), worker(), "it has 402 sub-groups; divide it into at most 256, each of more pods"),
     ],
 )
-def test_segments_that_cannot_be_made_are_told(of: Owner, pod: Pod, wrong: str) -> None:
+def test_impossible_segments_are_reported(of: Owner, pod: Pod, wrong: str) -> None:
     assert grouped(of, pod).problem.startswith(f"PyTorchJob train: {wrong}")

@@ -43,7 +43,7 @@ def test_a_replica_of_one_has_no_workers() -> None:
     assert parts(grouped(lws(1))) == parts(grouped(lws(None))) == [("leader", "", 1)]
 
 
-def test_each_replica_has_a_group_and_pods_that_name_none_share_one() -> None:
+def test_each_replica_has_a_podgroup_and_pods_that_name_none_share_one() -> None:
     names = [grouped(lws(), one).name for one in (lws_pod(group="0"), lws_pod(group="1"), pod())]
 
     assert names == ["pg-train-uid-train-group-0", "pg-train-uid-train-group-1", "pg-train-uid-train"]
@@ -58,13 +58,13 @@ def test_a_leader_that_must_be_ready_first_starts_before_there_are_workers() -> 
     assert grouped(of, leader, replace(lws_pod(1), origin=None)).spec["minMember"] == 1
 
 
-def test_workers_that_are_on_their_way_out_do_not_keep_a_new_leader_waiting() -> None:
+def test_terminating_workers_do_not_delay_a_new_leader() -> None:
     of, leader = lws(4, policy="LeaderReady"), lws_pod()
 
     assert parts(grouped(of, leader, leader, replace(lws_pod(1), deleting=True))) == [("leader", "", 1)]
 
 
-def test_a_leader_starts_alone_whose_workers_are_made_where_it_runs() -> None:
+def test_a_leader_starts_alone_if_its_workers_are_created_where_it_runs() -> None:
     of, leader = lws(4, annotations={EXCLUSIVE: "rack"}), lws_pod()
 
     assert parts(grouped(of, leader, leader)) == [("leader", "", 1)]
@@ -75,7 +75,7 @@ def test_a_leader_starts_alone_whose_workers_are_made_where_it_runs() -> None:
     ("segments", "of_leader"),
     [({"subGroupSize": 2}, [("segment-0", "", 2), ("leader", "segment-0", 1)]), (WITHOUT_LEADER, [("leader", "", 1)])],
 )
-def test_it_starts_alone_in_segments_too(segments: dict[str, Any], of_leader: list[Part]) -> None:
+def test_such_a_leader_starts_alone_in_segments_too(segments: dict[str, Any], of_leader: list[Part]) -> None:
     found = grouped(lws(5, policy="LeaderReady", segments=segments))
 
     assert (parts(found), found.subgroup, read(found).min_member) == (
@@ -85,14 +85,14 @@ def test_it_starts_alone_in_segments_too(segments: dict[str, Any], of_leader: li
     )
 
 
-def test_the_size_that_pods_were_made_for_counts_while_another_is_rolled_out() -> None:
+def test_the_size_for_which_pods_were_created_counts_during_a_rollout() -> None:
     of, mine = lws(4, policy="LeaderReady"), lws_pod(1, annotations={SIZE: "6"})
 
     assert grouped(of, mine, mine).spec["minMember"] == 6
     assert grouped(lws(4), mine, mine).spec["minMember"] == 6
 
 
-def test_segments_that_the_leader_is_part_of_are_filled_with_it() -> None:
+def test_segments_that_include_the_leader_are_filled_with_it() -> None:
     of = lws(6, segments={"subGroupSize": 3})
 
     assert parts(grouped(of)) == [
@@ -118,14 +118,14 @@ def test_a_leader_on_top_of_full_segments_makes_the_first_one_larger() -> None:
     assert read(grouped(of)).min_member == 5
 
 
-def test_the_last_segment_has_what_is_left() -> None:
+def test_the_last_segment_has_the_rest() -> None:
     of = lws(6, segments={"subGroupSize": 4})
 
     assert parts(grouped(of))[1:] == [("leader", "segment-0", 1), ("workers", "segment-0", 3), ("segment-1", "", 2)]
     assert roles(of, 7) == ["leader", *["workers"] * 3, *["segment-1"] * 3]
 
 
-def test_a_leader_may_stand_outside_of_the_segments() -> None:
+def test_a_leader_may_be_outside_of_the_segments() -> None:
     of = lws(5, segments=WITHOUT_LEADER)
 
     assert parts(grouped(of)) == [("leader", "", 1), ("segment-0", "", 2), ("segment-1", "", 2)]
@@ -133,11 +133,11 @@ def test_a_leader_may_stand_outside_of_the_segments() -> None:
 
 
 @pytest.mark.parametrize("of", [lws(4, annotations={SEGMENT: "2"}), lws(4, workers={SEGMENT: "2"})])
-def test_annotations_make_segments_as_well(of: Owner) -> None:
+def test_annotations_define_segments_too(of: Owner) -> None:
     assert [name for name, *_ in parts(grouped(of))] == ["segment-0", "leader", "workers", "segment-1"]
 
 
-def test_every_segment_runs_where_the_template_of_the_workers_says() -> None:
+def test_every_segment_has_the_topology_of_the_template_of_the_workers() -> None:
     of = lws(4, segments={"subGroupSize": 2}, workers={LEVEL: "rack"}, annotations={TOPOLOGY: "t"})
     near = {"topology": "t", "requiredTopologyLevel": "rack"}
 
@@ -168,7 +168,7 @@ def test_every_segment_runs_where_the_template_of_the_workers_says() -> None:
         ),
     ],
 )
-def test_a_set_that_cannot_be_used_is_told(of: Owner, wrong: str) -> None:
+def test_an_unusable_set_is_reported(of: Owner, wrong: str) -> None:
     found = grouped(of)
 
     assert (found.problem, found.name) == (f"LeaderWorkerSet train: {wrong}", "pg-train-uid-train-group-0")

@@ -40,22 +40,22 @@ def parts(*groups: Raw) -> list[tuple[str, int]]:
         (ray_group(replicas=3, maxReplicas="2"), 3),
     ],
 )
-def test_a_group_of_workers_needs_its_minimum_on_all_its_hosts(of: Raw, pods: int) -> None:
+def test_a_worker_group_needs_its_minimum_on_all_its_hosts(of: Raw, pods: int) -> None:
     assert parts(of) == [("headgroup", 1), ("gpu", pods)]
 
 
 @pytest.mark.parametrize(
     "of", [ray_group(replicas=0), ray_group(suspend=True), ray_group(suspended=True), ray_group(replicas=None)]
 )
-def test_a_group_that_needs_nobody_is_left_out(of: Raw) -> None:
+def test_a_worker_group_with_a_minimum_of_zero_is_left_out(of: Raw) -> None:
     assert parts(of, ray_group("other", replicas=1)) == [("headgroup", 1), ("other", 1)]
 
 
-def test_a_group_that_is_not_to_have_any_is_left_out() -> None:
+def test_a_worker_group_without_replicas_is_left_out() -> None:
     assert parts(ray_group(replicas=2, maxReplicas=0)) == [("headgroup", 1)]
 
 
-def test_what_an_autoscaler_asks_for_beyond_the_minimum_starts_pod_by_pod() -> None:
+def test_workers_requested_by_an_autoscaler_beyond_the_minimum_start_one_by_one() -> None:
     groups = [ray_group(replicas=4), ray_group("kept", replicas=4, least=2), ray_group("idle", replicas=0)]
     of = ray_cluster(spec={"enableInTreeAutoscaling": True, "workerGroupSpecs": groups})
 
@@ -67,7 +67,7 @@ def test_what_an_autoscaler_asks_for_beyond_the_minimum_starts_pod_by_pod() -> N
 
 
 @pytest.mark.parametrize("top", [(), (owner("ray.io/v1 RayJob", status={"rayClusterName": "train-x"}),)])
-def test_the_pod_that_empties_redis_behind_a_cluster_starts_alone(top: tuple[Owner, ...]) -> None:
+def test_the_redis_cleanup_pod_of_a_cluster_starts_alone(top: tuple[Owner, ...]) -> None:
     labels = {"ray.io/group": "headgroup", "ray.io/node-type": "redis-cleanup"}
 
     found = grouped(
@@ -77,18 +77,18 @@ def test_the_pod_that_empties_redis_behind_a_cluster_starts_alone(top: tuple[Own
     assert (found.name, found.alone, found.spec["minMember"]) == ("pg-cleanup-1-uid-cleanup-1", True, 1)
 
 
-def test_a_group_without_a_name_is_called_after_its_place() -> None:
+def test_a_worker_group_without_a_name_is_named_by_its_index() -> None:
     assert parts(ray_group(), ray_group("", replicas=1)) == [("headgroup", 1), ("gpu", 2), ("worker-group-1", 1)]
 
 
-def test_a_pod_is_in_the_group_that_its_label_names_and_never_in_none() -> None:
+def test_a_pod_is_in_the_worker_group_in_its_label_and_never_in_none() -> None:
     of = ray_cluster(ray_group(), ray_group("idle", replicas=0))
     met = [grouped(of, pod=pod).subgroup for pod in (ray_pod(), ray_pod("gpu"), ray_pod("idle"), objects.pod())]
 
     assert met == ["headgroup", "gpu", "gpu", "gpu"]
 
 
-def test_each_group_runs_where_its_template_says() -> None:
+def test_each_worker_group_has_the_topology_of_its_template() -> None:
     near = {TOPOLOGY: "t", LEVEL: "rack"}
     found = grouped(ray_cluster(ray_group(annotations=near), head={TOPOLOGY: "t"}))
 
@@ -98,7 +98,7 @@ def test_each_group_runs_where_its_template_says() -> None:
     ]
 
 
-def test_rays_own_label_names_the_priority_class_before_all_others() -> None:
+def test_the_ray_label_of_the_priority_class_overrides_all_others() -> None:
     labels = {"ray.io/priority-class-name": "gold", "priorityClassName": "silver"}
 
     assert grouped(CLUSTER, owner("ray.io/v1 RayJob", labels=labels)).priority_classes == ("gold", "silver", "train")
@@ -119,7 +119,7 @@ def test_rays_own_label_names_the_priority_class_before_all_others() -> None:
         ),
     ],
 )
-def test_the_cluster_that_the_status_names_counts(kind: str, status: Raw) -> None:
+def test_the_cluster_named_in_the_status_counts(kind: str, status: Raw) -> None:
     other = ray_cluster(ray_group(replicas=7), name="other")
 
     found = grouped(CLUSTER, owner(f"ray.io/v1 {kind}", status=status), known=(other, CLUSTER))
@@ -129,11 +129,11 @@ def test_the_cluster_that_the_status_names_counts(kind: str, status: Raw) -> Non
 
 @pytest.mark.parametrize("kind", ["RayJob", "RayService"])
 @pytest.mark.parametrize("status", [{}, {"rayClusterName": "gone"}, {"activeServiceStatus": {"rayClusterName": ""}}])
-def test_until_then_the_cluster_between_counts(kind: str, status: Raw) -> None:
+def test_the_intermediate_cluster_counts_until_the_status_names_one(kind: str, status: Raw) -> None:
     assert grouped(CLUSTER, owner(f"ray.io/v1 {kind}", status=status)).spec["minMember"] == 4
 
 
-def test_the_older_version_of_ray_finds_clusters_of_its_own() -> None:
+def test_the_older_api_version_of_ray_finds_its_own_clusters() -> None:
     other = owner("ray.io/v1alpha1 RayCluster", "other", spec={"workerGroupSpecs": [ray_group(replicas=5)]})
     mine = owner("ray.io/v1alpha1 RayCluster", "mine", spec={})
     job = owner("ray.io/v1alpha1 RayJob", status={"rayClusterName": "other"})
@@ -141,7 +141,7 @@ def test_the_older_version_of_ray_finds_clusters_of_its_own() -> None:
     assert grouped(mine, job, known=(other,)).spec["minMember"] == 6
 
 
-def test_the_pod_that_submits_a_job_starts_alone_on_its_terms() -> None:
+def test_the_submitter_pod_of_a_job_starts_alone_on_the_terms_of_the_job() -> None:
     labels = {"kai.scheduler/queue": "a", "ray.io/priority-class-name": "gold"}
     job = owner("ray.io/v1 RayJob", labels=labels, status={"rayClusterName": "train-x"})
 
@@ -167,7 +167,7 @@ TWICE = "2 of its sub-groups are called 'gpu'; give each a name of its own"
          "it has 257 sub-groups; divide it into at most 256, each of more pods"),
     ],
 )  # fmt: skip
-def test_a_cluster_that_cannot_be_used_is_told(of: Any, wrong: str) -> None:
+def test_an_unusable_cluster_is_reported(of: Any, wrong: str) -> None:
     assert grouped(ray_cluster(spec={"workerGroupSpecs": of})).problem == f"RayCluster train: {wrong}"
 
 

@@ -134,7 +134,7 @@ def named(row: Row) -> str:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
-def test_a_pod_is_grouped_as_the_row_of_its_owner_says(row: Row) -> None:
+def test_a_pod_is_grouped_by_the_row_of_its_owner(row: Row) -> None:
     found = group(row.pod, row.of)
 
     assert found is not None
@@ -155,7 +155,7 @@ def test_every_row_of_the_table_has_its_case() -> None:
     assert set(TABLE) - met == {("scheduler.grove.io", "PodGang")}
 
 
-def test_whoever_needs_a_spec_reads_the_whole_object_and_nobody_else() -> None:
+def test_only_kinds_that_need_a_spec_are_read_as_whole_objects() -> None:
     whole = {
         row.plural for (api, name), row in TABLE.items() if reads(objects.kind_of(f"{api}/v1 {name}")) is Depth.WHOLE
     }
@@ -180,7 +180,7 @@ def test_whoever_needs_a_spec_reads_the_whole_object_and_nobody_else() -> None:
     assert reads(objects.kind_of("example.com/v1 Unlisted")) is Depth.METADATA
 
 
-def test_rights_are_asked_for_every_kind_but_pods() -> None:
+def test_rights_are_requested_for_every_kind_except_pods() -> None:
     assert len(set(RESOURCES)) == len(RESOURCES) == len(TABLE) - 1
     assert ("serving.knative.dev", "services") in RESOURCES
 
@@ -202,7 +202,7 @@ MIN_TWO = {"kai.scheduler/batch-min-member": "2"}
         (chain(REVISION), [objects.pod("a"), objects.pod("b")]),
     ],
 )
-def test_whichever_pod_is_asked_the_group_is_the_same(of: Chain, pods: list[Pod]) -> None:
+def test_every_pod_of_a_podgroup_gives_the_same_podgroup(of: Chain, pods: list[Pod]) -> None:
     groups = [found for found in (group(pod, of) for pod in pods) if found is not None]
 
     assert [replace(found, subgroup="") for found in groups] == [replace(groups[0], subgroup="")] * len(pods)

@@ -36,7 +36,7 @@ def queue(of: Texts, labels: Texts = NOBODYS, **more: Any) -> object:
     return grouped(owned(of), labels, **more).spec["queue"]
 
 
-def test_the_queue_is_the_owners_then_the_pods_then_that_of_a_project_then_the_default() -> None:
+def test_the_queue_is_that_of_the_owner_then_the_pod_then_a_project_then_the_default() -> None:
     assert queue({QUEUE: "a"}, {QUEUE: "b"}) == "a"
     assert queue({"runai/queue": "a"}, {QUEUE: "b"}) == "a"
     assert queue({"project": "p"}, {QUEUE: "b"}) == "b"
@@ -45,7 +45,7 @@ def test_the_queue_is_the_owners_then_the_pods_then_that_of_a_project_then_the_d
     assert queue({}) == "default-queue"
 
 
-def test_where_owners_projects_do_not_count_the_queue_is_the_owners_then_the_pods() -> None:
+def test_without_projects_of_owners_the_queue_is_that_of_the_owner_and_then_of_the_pod() -> None:
     strict = replace(NO_DEFAULTS, owners_project=False)
 
     def queue_of(of: Texts, labels: Texts = NOBODYS) -> object:
@@ -56,7 +56,7 @@ def test_where_owners_projects_do_not_count_the_queue_is_the_owners_then_the_pod
     assert queue_of({"project": "p"}, {"kai.scheduler/node-pool": "gold"}) == "default-queue"
 
 
-def test_where_owners_projects_do_not_count_the_pods_own_still_does() -> None:
+def test_without_projects_of_owners_that_of_the_pod_still_counts() -> None:
     strict = replace(NO_DEFAULTS, owners_project=False)
     pod = replace(objects.pod(labels={"project": "mine"}), queue=QueueName("mine"))
 
@@ -66,14 +66,14 @@ def test_where_owners_projects_do_not_count_the_pods_own_still_does() -> None:
     assert found.spec["queue"] == "mine"
 
 
-def test_priority_classes_are_tried_from_the_owners_down_to_that_of_the_kind_each_once() -> None:
+def test_each_priority_class_is_tried_once_from_the_owner_down_to_the_default_of_the_kind() -> None:
     of = chain(owner("apps/v1 Deployment", labels={CLASS: "own"}))
 
     assert grouped(of, priority_classes=("label", "spec")).priority_classes == ("own", "label", "spec", "inference")
     assert grouped(of, priority_classes=("inference", "own")).priority_classes == ("own", "inference")
 
 
-def test_administrators_say_what_holds_for_a_kind_where_owners_and_pods_say_nothing() -> None:
+def test_administrators_set_the_defaults_of_a_kind_where_owners_and_pods_set_nothing() -> None:
     said = defaults_of(
         '[{"typeName": "StatefulSet", "group": "apps", "priorityName": "x", "preemptibility": "Preemptible"}]'
     )
@@ -83,7 +83,7 @@ def test_administrators_say_what_holds_for_a_kind_where_owners_and_pods_say_noth
     assert grouped(owned(), defaults=said, explicit_preemptible=False).spec["preemptibility"] == KEPT
 
 
-def test_preemptibility_is_the_owners_then_the_pods_and_what_nobody_can_mean_is_skipped() -> None:
+def test_preemptibility_is_that_of_the_owner_then_the_pod_and_impossible_values_are_skipped() -> None:
     label = "kai.scheduler/preemptibility"
 
     assert grouped(owned({label: KEPT}), explicit_preemptible=True).spec["preemptibility"] == KEPT
@@ -91,7 +91,7 @@ def test_preemptibility_is_the_owners_then_the_pods_and_what_nobody_can_mean_is_
     assert "preemptibility" not in grouped(owned({label: "maybe"})).spec
 
 
-def test_the_topology_is_what_annotations_of_the_owner_say() -> None:
+def test_the_topology_is_that_of_the_annotations_of_the_owner() -> None:
     placed = grouped(owned(annotations={TOPOLOGY: "t", REQUIRED: "rack", PREFERRED: "host"}))
     root = read(placed).root
 
@@ -100,7 +100,7 @@ def test_the_topology_is_what_annotations_of_the_owner_say() -> None:
     assert "topologyConstraint" not in grouped(owned(annotations={TOPOLOGY: "t"})).spec
 
 
-def test_a_deployments_pods_are_each_alone_on_its_terms() -> None:
+def test_pods_of_a_deployment_are_single_pods_on_its_terms() -> None:
     annotations = {TOPOLOGY: "t", REQUIRED: "rack"}
     of = chain(owner("apps/v1 Deployment", labels={QUEUE: "a", CLASS: "own"}, annotations=annotations))
 
@@ -116,11 +116,11 @@ def test_a_deployments_pods_are_each_alone_on_its_terms() -> None:
     )
 
 
-def test_a_shared_group_is_as_old_as_its_owner() -> None:
+def test_a_shared_podgroup_is_as_old_as_its_owner() -> None:
     assert grouped(owned()).created_at == 7.0
 
 
-def test_the_object_has_the_labels_of_its_owner_and_those_annotations_that_mean_something_there() -> None:
+def test_the_podgroup_has_the_labels_of_its_owner_and_the_annotations_with_a_meaning_there() -> None:
     annotations = {TOPOLOGY: "t", "kubectl.kubernetes.io/last-applied-configuration": "{...}", "user": "ann"}
     found = grouped(owned({"app": "x"}, annotations), {"user": "bob", "other": "y"})
 
@@ -131,7 +131,7 @@ def test_the_object_has_the_labels_of_its_owner_and_those_annotations_that_mean_
 
 
 @each(ASCII, ASCII, st.sampled_from(["true", "12", "1e3", "no", "~", "a: b", "2026-01-31"]))
-def test_whose_a_group_is_can_be_read_back_whatever_the_names(name: str, group_of: str, uid: str) -> None:
+def test_the_owner_of_a_podgroup_can_be_read_back_whatever_the_names(name: str, group_of: str, uid: str) -> None:
     ref = OwnerRef(Kind(group_of, "v1", "Job"), name, uid)
 
     whose = yaml.safe_load(top_owner(ref))
@@ -139,7 +139,7 @@ def test_whose_a_group_is_can_be_read_back_whatever_the_names(name: str, group_o
     assert whose == {"name": name, "uid": uid, "group": group_of, "version": "v1", "kind": "Job"}
 
 
-def test_a_long_name_is_cut_to_what_an_object_may_be_called() -> None:
+def test_a_long_name_is_cut_to_the_length_of_an_object_name() -> None:
     name = group_name("a" * 199 + "." + "b" * 99, "u" * 36, "-group-3")
 
     assert name == f"pg-{'a' * 199}.{'b' * 5}-{'u' * 36}-group-3"

@@ -20,11 +20,11 @@ def names(pod: Pod, of: Chain) -> tuple[str, OwnerRef | None] | None:
     return (found.name, found.owner) if found else None
 
 
-def test_a_pod_that_nobody_owns_needs_no_group() -> None:
+def test_a_pod_without_an_owner_needs_no_podgroup() -> None:
     assert group(objects.pod(labels={"kai.scheduler/queue": "a"}), Chain()) is None
 
 
-def test_the_driver_and_the_executors_of_a_spark_application_are_one_group() -> None:
+def test_the_driver_and_the_executors_of_a_spark_application_are_one_podgroup() -> None:
     ref = OwnerRef(Kind("", "v1", "Pod"), "driver", "uid-driver")
     of_executor = chain(replace(owner("v1 Pod", "driver", labels=SPARK), ref=ref))
 
@@ -33,17 +33,17 @@ def test_the_driver_and_the_executors_of_a_spark_application_are_one_group() -> 
 
 
 @pytest.mark.parametrize("without", SPARK)
-def test_half_of_sparks_labels_make_no_spark_pod(without: str) -> None:
+def test_half_of_the_spark_labels_make_no_spark_pod(without: str) -> None:
     assert group(objects.pod(labels={key: text for key, text in SPARK.items() if key != without}), Chain()) is None
 
 
-def test_pods_made_by_a_pod_are_one_group() -> None:
+def test_pods_created_by_a_pod_are_one_podgroup() -> None:
     maker = owner("v1 Pod", "maker")
 
     assert names(objects.pod(), chain(maker)) == ("pg-maker-uid-maker", maker.ref)
 
 
-def test_whoever_asks_is_not_grouped() -> None:
+def test_pods_with_the_opt_out_are_not_grouped() -> None:
     job = objects.job()
 
     assert group(objects.pod(annotations=SKIP), chain(job)) is None
@@ -51,13 +51,13 @@ def test_whoever_asks_is_not_grouped() -> None:
     assert group(objects.pod(annotations={"kai.scheduler/skip-podgrouper": "false"}), chain(job)) is not None
 
 
-def test_the_topmost_owner_decides_for_kinds_that_nobody_listed() -> None:
+def test_the_topmost_owner_decides_for_unknown_kinds() -> None:
     top = owner("example.com/v1 Top", "top")
 
     assert names(objects.pod(), chain(objects.job(), top)) == ("pg-top-uid-top", top.ref)
 
 
-def test_an_owner_that_lets_the_one_below_decide_lends_it_what_only_it_says() -> None:
+def test_an_owner_that_defers_to_the_one_below_adds_the_terms_that_only_it_has() -> None:
     below = owner("apps/v1 StatefulSet", labels={"app": "x"}, annotations={"kai.scheduler/topology": "t"})
     labels = {"app": "y", "kai.scheduler/queue": "a", "priorityClassName": "p"}
     annotations = {"kai.scheduler/topology": "other", "kai.scheduler/topology-required-placement": "rack"}
@@ -72,14 +72,14 @@ def test_an_owner_that_lets_the_one_below_decide_lends_it_what_only_it_says() ->
     assert found.priority_classes == ("p", "train")
 
 
-def test_two_owners_that_let_others_decide_may_stand_above_each_other() -> None:
+def test_two_owners_that_defer_may_be_above_each_other() -> None:
     tops = owner("trainer.kubeflow.org/v1alpha1 TrainJob", "a"), owner("run.ai/v1 TrainingWorkload", "b")
     below = owner("apps/v1 StatefulSet")
 
     assert names(objects.pod(), chain(below, *tops)) == ("pg-train-uid-train", below.ref)
 
 
-def test_a_pod_straight_below_such_an_owner_is_alone_on_their_terms_its_own_first() -> None:
+def test_a_pod_directly_below_a_deferring_owner_is_single_with_its_own_terms_first() -> None:
     labels = {"kai.scheduler/queue": "a", "priorityClassName": "p", "user": "ann"}
     top = owner("argoproj.io/v1alpha1 Workflow", labels=labels)
     pod = objects.pod(labels={"priorityClassName": "mine"}, priority_classes=("mine", "spec"))
@@ -91,20 +91,20 @@ def test_a_pod_straight_below_such_an_owner_is_alone_on_their_terms_its_own_firs
     assert (found.spec, found.priority_classes) == ({"minMember": 1, "queue": "a"}, ("mine", "spec", "train"))
 
 
-def test_a_spark_pod_of_a_workflow_is_still_one_of_sparks() -> None:
+def test_a_spark_pod_of_a_workflow_is_still_grouped_as_spark() -> None:
     found = names(DRIVER, chain(owner("argoproj.io/v1alpha1 Workflow")))
 
     assert found == ("spark-77", OwnerRef(Kind("", "v1", "Pod"), "driver", "uid-driver"))
 
 
 @pytest.mark.parametrize("label", ["scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io"])
-def test_a_pod_that_names_a_group_of_scheduler_plugins_comes_from_that_first(label: str) -> None:
+def test_a_podgroup_of_scheduler_plugins_named_by_a_pod_is_its_first_owner(label: str) -> None:
     named = OwnerRef(Kind("scheduling.x-k8s.io", "v1alpha1", "PodGroup"), "mine")
 
     assert first_link(objects.pod(labels={label: "mine"}, by=objects.job())) == named
 
 
-def test_any_other_pod_comes_from_its_owner() -> None:
+def test_any_other_pod_starts_at_its_owner() -> None:
     job = objects.job()
 
     assert first_link(objects.pod(by=job)) == job.ref
@@ -113,7 +113,7 @@ def test_any_other_pod_comes_from_its_owner() -> None:
     assert first_link(replace(objects.pod(), origin=None)) is None
 
 
-def test_a_named_group_is_what_it_says_whoever_owns_it() -> None:
+def test_a_named_podgroup_is_used_as_it_is_whatever_owns_it() -> None:
     mine = owner("scheduling.x-k8s.io/v1alpha1 PodGroup", "mine", spec={"minMember": 5})
 
     found = group(objects.pod(), chain(mine, owner("example.com/v1 Top", "top")))
@@ -141,14 +141,14 @@ SUSPENDED = [
 
 
 @pytest.mark.parametrize(("of", "sentence"), SUSPENDED)
-def test_a_suspended_owner_says_how_to_go_on(of: Owner, sentence: str) -> None:
+def test_a_suspended_owner_says_how_to_resume_it(of: Owner, sentence: str) -> None:
     found = group(objects.pod(), chain(of))
 
     assert found is not None
     assert found.suspended == f"{sentence}; set it to false to go on."
 
 
-def test_of_several_suspended_owners_the_topmost_is_told() -> None:
+def test_of_several_suspended_owners_the_topmost_is_named() -> None:
     top = owner("trainer.kubeflow.org/v1alpha1 TrainJob", "top", spec={"suspend": True})
 
     found = group(objects.pod(), chain(objects.job(spec={"suspend": True}), objects.jobset(), top))
@@ -158,14 +158,14 @@ def test_of_several_suspended_owners_the_topmost_is_told() -> None:
 
 
 @pytest.mark.parametrize("value", [False, None, "true", 1])
-def test_only_true_suspends(value: object) -> None:
+def test_only_the_value_true_suspends(value: object) -> None:
     found = group(objects.pod(), chain(objects.job(spec={"suspend": value})))
 
     assert found is not None
     assert found.suspended == ""
 
 
-def test_what_grouping_reads_of_a_pod_is_kept_of_it() -> None:
+def test_fields_of_a_pod_that_grouping_reads_are_kept() -> None:
     asked: set[str] = set()
 
     class Noted(dict[str, str]):

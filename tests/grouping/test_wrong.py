@@ -81,7 +81,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("of", "wrong"), WRONG)
-def test_what_cannot_be_used_is_said_in_one_sentence_and_the_pods_stay_together(of: Chain, wrong: str) -> None:
+def test_an_unusable_owner_is_reported_in_one_sentence_and_the_pods_stay_together(of: Chain, wrong: str) -> None:
     found = group(objects.pod(), of)
 
     assert found is not None

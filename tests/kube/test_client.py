@@ -55,7 +55,7 @@ EVICTION_UID_PRECONDITION = "Operation cannot be fulfilled: the UID in the preco
 SEVERAL_BUDGETS = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
 
 
-def test_the_client_is_a_cluster() -> None:
+def test_the_client_implements_the_cluster_protocol() -> None:
     _: type[Cluster] = KubeCluster
 
 
@@ -89,7 +89,7 @@ async def test_a_nomination_is_a_merge_patch_with_the_uid(
     assert seen.body == {"metadata": {"uid": "u1"}, "status": {"nominatedNodeName": node}}
 
 
-async def test_a_release_takes_off_our_gate_alone_by_a_strategic_merge_patch_with_the_uid(
+async def test_a_release_removes_only_our_gate_by_a_strategic_merge_patch_with_the_uid(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     server.will(says({}))
@@ -151,7 +151,7 @@ async def test_an_eviction_names_the_uid_and_no_grace_period(server: FakeApiServ
 @pytest.mark.parametrize(
     ("answer", "allowed"), [(DONE, True), (refuses(429, cause="DisruptionBudget", field="spec"), False)]
 )
-async def test_whether_a_pod_may_be_evicted_is_asked_by_a_dry_run(
+async def test_a_dry_run_shows_whether_a_pod_may_be_evicted(
     server: FakeApiServer, cluster: KubeCluster, answer: Answer, *, allowed: bool
 ) -> None:
     server.will(answer)
@@ -164,7 +164,7 @@ async def test_whether_a_pod_may_be_evicted_is_asked_by_a_dry_run(
     assert seen.body["deleteOptions"] == {"preconditions": {"uid": "u1"}, "dryRun": ["All"]}
 
 
-async def test_a_dry_run_that_is_refused_for_another_cause_tells_nothing(
+async def test_a_dry_run_that_is_refused_for_another_cause_shows_nothing(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     server.will(refuses(429))
@@ -173,7 +173,7 @@ async def test_a_dry_run_that_is_refused_for_another_cause_tells_nothing(
         await cluster.may_evict(POD)
 
 
-async def test_tight_is_where_a_budget_lets_nobody_leave_or_is_not_counted_yet(
+async def test_a_budget_is_tight_when_it_allows_no_disruption_or_is_not_counted_yet(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     budgets = [
@@ -191,7 +191,7 @@ async def test_tight_is_where_a_budget_lets_nobody_leave_or_is_not_counted_yet(
     assert [seen.query["continue"] for seen in server.seen] == ["", "next"]
 
 
-async def test_a_list_of_what_is_no_budget_is_an_error(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_a_list_of_objects_that_are_no_budgets_is_an_error(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists({"metadata": {"namespace": "a"}, "status": {"disruptionsAllowed": "many"}}))
 
     with pytest.raises(KubeError):
@@ -274,7 +274,7 @@ async def test_the_note_of_an_event_is_cut_between_two_characters(server: FakeAp
         (says(b"", code=302, Location="/elsewhere"), RejectedError),
     ],
 )
-async def test_each_refusal_has_its_error(
+async def test_each_kind_of_refusal_has_its_error(
     server: FakeApiServer, cluster: KubeCluster, answer: Answer, error: type[KubeError]
 ) -> None:
     server.will(answer, answer)
@@ -285,7 +285,9 @@ async def test_each_refusal_has_its_error(
     assert type(raised.value) is error
 
 
-async def test_an_error_carries_the_api_servers_words_and_no_token(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_an_error_has_the_message_of_the_api_server_and_no_token(
+    server: FakeApiServer, cluster: KubeCluster
+) -> None:
     server.will(refuses(403, "pods is forbidden: quota"))
 
     with pytest.raises(ForbiddenError) as raised:
@@ -318,7 +320,7 @@ async def test_a_lost_reply_leaves_the_outcome_unknown_and_is_not_sent_again(
     assert len(server.seen) == 1
 
 
-async def test_a_reply_that_breaks_off_leaves_the_outcome_unknown(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_an_interrupted_reply_leaves_the_outcome_unknown(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(says(b"{", Content_Length="80"))
 
     with pytest.raises(OutcomeUnknownError):
@@ -335,7 +337,7 @@ async def test_a_refused_connection_is_surely_no_write(tmp_path: Path) -> None:
                 await cluster.bind(POD, NODE, {})
 
 
-async def test_a_handshake_that_hangs_is_surely_no_write(tmp_path: Path) -> None:
+async def test_a_hanging_handshake_is_surely_no_write(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as half_open:
         path = kubeconfig(f"https://127.0.0.1:{half_open.getsockname()[1]}", tmp_path)
 
@@ -344,7 +346,7 @@ async def test_a_handshake_that_hangs_is_surely_no_write(tmp_path: Path) -> None
                 await cluster.bind(POD, NODE, {})
 
 
-async def test_a_write_that_finds_no_place_in_flight_is_surely_not_done(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_a_write_without_a_free_slot_is_surely_not_done(server: FakeApiServer, tmp_path: Path) -> None:
     limits = replace(BRIEF, writes_in_flight=1, connect_within_s=0.02, answer_within_s=5.0)
     async with await connected(kubeconfig(server.url, tmp_path), limits=limits) as cluster:
         first = asyncio.create_task(cluster.bind(POD, NODE, {}))
@@ -368,7 +370,7 @@ async def test_a_rotated_token_is_read_again_once(server: FakeApiServer, cluster
     assert tokens == ["Bearer first", "Bearer second", "Bearer second"]
 
 
-async def test_credentials_that_have_vanished_are_forbidden(
+async def test_missing_credentials_count_as_forbidden(
     server: FakeApiServer, cluster: KubeCluster, tmp_path: Path
 ) -> None:
     server.will(refuses(401))
@@ -379,14 +381,14 @@ async def test_credentials_that_have_vanished_are_forbidden(
 
 
 @pytest.mark.parametrize("text", ["", "{", "current-context: c"])
-async def test_a_kubeconfig_that_says_nothing_is_refused(text: str, tmp_path: Path) -> None:
+async def test_an_empty_kubeconfig_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(text)
 
     with pytest.raises(AccessError):
         await KubeCluster.connect(str(tmp_path / "kubeconfig"))
 
 
-async def test_a_token_no_header_can_carry_is_refused_without_being_told(tmp_path: Path) -> None:
+async def test_a_token_that_no_header_can_contain_is_refused_without_being_shown(tmp_path: Path) -> None:
     path = kubeconfig("http://127.0.0.1:1", tmp_path, token="secret\ninjected: yes")
 
     with pytest.raises(AccessError) as raised:
@@ -395,7 +397,7 @@ async def test_a_token_no_header_can_carry_is_refused_without_being_told(tmp_pat
     assert "secret" not in repr(raised.value)
 
 
-async def test_a_broken_user_entry_is_refused_without_being_quoted(tmp_path: Path) -> None:
+async def test_a_broken_user_entry_is_refused_without_being_shown(tmp_path: Path) -> None:
     path = kubeconfig("http://127.0.0.1:1", tmp_path)
     provider = {"name": "oidc", "config": {"refresh-token": "secret"}}
     broken = yaml.safe_load(path.read_text()) | {"users": [{"name": "u", "user": {"auth-provider": provider}}]}
@@ -409,7 +411,7 @@ async def test_a_broken_user_entry_is_refused_without_being_quoted(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("uid", "found"), [("u1", True), ("u2", False)])
-async def test_a_pod_is_read_from_the_store_and_known_by_its_uid(
+async def test_a_pod_is_read_from_the_store_and_identified_by_its_uid(
     server: FakeApiServer, cluster: KubeCluster, uid: str, *, found: bool
 ) -> None:
     pod = {"metadata": {"uid": uid}}
@@ -420,7 +422,7 @@ async def test_a_pod_is_read_from_the_store_and_known_by_its_uid(
     assert server.seen[0].query == {}
 
 
-async def test_a_pod_that_is_gone_reads_as_none(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_a_deleted_pod_is_read_as_none(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(refuses(404))
 
     assert await cluster.read_pod(POD) is None
@@ -444,7 +446,7 @@ async def test_an_answer_that_is_no_pod_is_an_error(server: FakeApiServer, clust
         await cluster.read_pod(POD)
 
 
-async def test_a_list_for_the_audit_is_read_page_by_page_and_without_what_is_not_compared(
+async def test_a_list_for_the_audit_is_read_page_by_page_without_fields_that_are_not_compared(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     server.will(lists(pod("a"), more="t+1="), lists(pod("b")))

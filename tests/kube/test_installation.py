@@ -36,7 +36,7 @@ async def installation(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[K
         yield cluster.installation()
 
 
-def test_it_is_what_certificates_ask_for() -> None:
+def test_the_client_implements_the_protocol_of_certificates() -> None:
     _: type[Installation] = KubeInstallation
 
 
@@ -74,7 +74,7 @@ async def test_a_secret_is_replaced_at_the_version_it_was_read(
     assert put.body == {**SECRET, "data": {**SECRET["data"], "ca.crt": b64encode(b"new").decode()}}  # type: ignore[dict-item] # JSON
 
 
-async def test_a_secret_that_somebody_has_written_meanwhile_is_a_conflict(
+async def test_a_secret_that_another_client_has_written_meanwhile_is_a_conflict(
     server: FakeApiServer, installation: KubeInstallation
 ) -> None:
     server.will(says(SECRET), refuses(409))
@@ -85,7 +85,7 @@ async def test_a_secret_that_somebody_has_written_meanwhile_is_a_conflict(
 
 
 @pytest.mark.parametrize("answer", [b"no json", [], {"data": "no map"}, {"data": {"ca.key": "c2Vjcm"}}])
-async def test_what_is_no_secret_is_an_error_that_quotes_nothing(
+async def test_an_answer_that_is_no_secret_is_an_error_that_quotes_nothing(
     answer: object, server: FakeApiServer, installation: KubeInstallation
 ) -> None:
     server.will(says(answer))
@@ -96,7 +96,7 @@ async def test_what_is_no_secret_is_an_error_that_quotes_nothing(
     assert error.value.__cause__ is None
 
 
-async def test_keys_are_in_no_text(server: FakeApiServer, installation: KubeInstallation) -> None:
+async def test_keys_appear_in_no_text(server: FakeApiServer, installation: KubeInstallation) -> None:
     server.will(says(SECRET))
 
     assert "old" not in repr(await installation.read_secret("ours", "ca", Read.LATEST))
@@ -140,7 +140,7 @@ async def test_a_configuration_that_does_not_exist_is_not_found(
 
 
 @pytest.mark.parametrize("answer", [b"no json", {}, {"metadata": {"resourceVersion": "1"}, "webhooks": [{}]}, []])
-async def test_what_is_no_configuration_is_an_error(
+async def test_an_answer_that_is_no_configuration_is_an_error(
     answer: object, server: FakeApiServer, installation: KubeInstallation
 ) -> None:
     server.will(says(answer))

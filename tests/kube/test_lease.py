@@ -20,7 +20,7 @@ NOBODYS = Lease(holder="", duration_s=0.0, renewed="")
         ({}, NOBODYS),
     ],
 )
-async def test_a_lease_says_who_holds_it_and_for_how_long(
+async def test_a_lease_shows_its_holder_and_its_duration(
     server: FakeApiServer, cluster: KubeCluster, spec: dict[str, object], lease: Lease
 ) -> None:
     server.will(says({"spec": spec}))

@@ -50,7 +50,7 @@ def denials(events: list[WatchEvent[RawObject]]) -> list[bool]:
 # -- where a kind is served
 
 
-async def test_all_kinds_of_an_api_version_are_found_by_one_question(
+async def test_all_kinds_of_an_api_version_are_found_by_one_request(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     server.will(says(serves("jobs", "jobs/status", "cronjobs")), says(serves("nodes")))
@@ -62,21 +62,21 @@ async def test_all_kinds_of_an_api_version_are_found_by_one_question(
     assert [seen.path for seen in server.seen] == ["/apis/batch/v1", "/api/v1"]
 
 
-async def test_a_subresource_is_not_where_a_kind_is_served(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_a_subresource_does_not_make_a_kind_served(server: FakeApiServer, cluster: KubeCluster) -> None:
     scale = {"name": "jobs/scale", "kind": "Job", "verbs": ["get", "list", "watch"]}
     server.will(says({"resources": [*serves("jobs")["resources"], scale]}))  # type: ignore[index] # a mapping
 
     assert await cluster.path_of("batch/v1", "Job") == JOBS
 
 
-async def test_what_cannot_be_watched_is_not_served(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_a_kind_that_cannot_be_watched_is_not_served(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(says(serves("bindings", verbs=("create",))))
 
     assert await cluster.path_of("v1", "Binding") is None
 
 
 @pytest.mark.parametrize("version", ["", "/", "../v1", "a/b/v1", "batch/v1?x", "Batch/v1", "batch/", "v1/pods/../x"])
-async def test_a_reference_leads_nowhere_but_to_a_kind(
+async def test_a_reference_without_a_kind_is_not_followed(
     server: FakeApiServer, cluster: KubeCluster, version: str
 ) -> None:
     server.will(says(serves("jobs")))
@@ -86,7 +86,7 @@ async def test_a_reference_leads_nowhere_but_to_a_kind(
 
 
 @pytest.mark.parametrize("answer", [b"{", b"[]", b'{"resources": 5}', b'{"resources": [{"name": "jobs"}]}'])
-async def test_an_answer_that_names_no_kinds_is_no_answer(
+async def test_a_discovery_answer_without_kinds_is_no_answer(
     server: FakeApiServer, cluster: KubeCluster, answer: bytes
 ) -> None:
     server.will(says(answer), says(serves("jobs")))
@@ -96,7 +96,7 @@ async def test_an_answer_that_names_no_kinds_is_no_answer(
     assert await cluster.path_of("batch/v1", "Job") == JOBS
 
 
-async def test_what_is_not_served_is_asked_for_again_in_time(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_a_kind_that_is_not_served_is_requested_again_after_a_time(server: FakeApiServer, tmp_path: Path) -> None:
     times = [0.0]
     async with discovering(server, tmp_path, lambda: times[0]) as discovery:
         server.will(refuses(404), says(serves("rayjobs")))
@@ -112,7 +112,7 @@ async def test_what_is_not_served_is_asked_for_again_in_time(server: FakeApiServ
     assert len(server.seen) == 2
 
 
-async def test_many_who_ask_at_once_ask_once(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_many_callers_at_once_make_one_request(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(says(serves("jobs")))
 
     found = await asyncio.gather(*(cluster.path_of("batch/v1", "Job") for _ in range(20)))
@@ -132,7 +132,7 @@ async def discovering(server: FakeApiServer, folder: Path, clock: Callable[[], f
 # -- following
 
 
-async def test_metadata_alone_is_asked_for_in_lists_and_watches(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_only_metadata_is_requested_in_lists_and_watches(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(pod("x")), streams(A, then=hang))
 
     events = await first(2, cluster.follow(JOBS, whole, depth=Depth.METADATA))
@@ -142,7 +142,7 @@ async def test_metadata_alone_is_asked_for_in_lists_and_watches(server: FakeApiS
     assert {seen.path for seen in server.seen} == {f"/{JOBS}"}
 
 
-async def test_whole_objects_are_asked_for_as_any_others(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_whole_objects_are_requested_like_any_others(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), streams(A, then=hang))
 
     await first(2, cluster.follow(JOBS, whole, depth=Depth.WHOLE))
@@ -161,7 +161,7 @@ async def test_a_kind_that_is_not_installed_is_denied_at_once_and_found_later(
     assert all(10 <= pause <= 30 for pause in pauses)
 
 
-async def test_a_kind_that_we_may_not_read_is_denied_when_that_is_sure(
+async def test_a_kind_that_may_not_be_read_is_denied_when_that_is_sure(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
 ) -> None:
     # An API server that has just started knows neither roles nor custom kinds for a moment.
@@ -176,7 +176,7 @@ async def test_a_kind_that_we_may_not_read_is_denied_when_that_is_sure(
 
 
 @pytest.mark.parametrize("code", [403, 404])
-async def test_a_kind_that_goes_away_is_denied_when_that_is_sure(
+async def test_a_kind_that_is_uninstalled_is_denied_when_that_is_sure(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses, code: int
 ) -> None:
     server.will(lists(), streams(A), *[refuses(code)] * 3)
@@ -187,7 +187,7 @@ async def test_a_kind_that_goes_away_is_denied_when_that_is_sure(
     assert max(pauses) < 10
 
 
-async def test_what_may_be_listed_and_not_watched_is_denied_when_that_is_sure(
+async def test_a_kind_that_may_be_listed_and_not_watched_is_denied_when_that_is_sure(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     server.will(lists(), *[refuses(403)] * 3)
@@ -195,19 +195,19 @@ async def test_what_may_be_listed_and_not_watched_is_denied_when_that_is_sure(
     assert denials(await first(4, cluster.follow(JOBS, whole, depth=Depth.WHOLE))) == [False, False, True]
 
 
-async def test_an_api_server_that_is_away_denies_nothing(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_an_unavailable_api_server_denies_nothing(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), *[refuses(503)] * 4, refuses(403), refuses(503), refuses(403), refuses(403))
 
     assert denials(await first(9, cluster.follow(JOBS, whole, depth=Depth.METADATA))) == [False] * 8
 
 
-async def test_a_token_that_has_expired_denies_nothing(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_an_expired_token_denies_nothing(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(*[refuses(401)] * 8)
 
     assert denials(await first(4, cluster.follow(JOBS, whole, depth=Depth.METADATA))) == [False] * 4
 
 
-async def test_nobody_is_told_that_what_owns_pods_may_not_be_read(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_unreadable_owners_do_not_count_as_a_missing_right(server: FakeApiServer, cluster: KubeCluster) -> None:
     forbidden = cluster.reviews().forbidden
     server.will(refuses(403), refuses(403), refuses(403), refuses(403), refuses(403))
 
@@ -227,7 +227,7 @@ async def test_nobody_is_told_that_what_owns_pods_may_not_be_read(server: FakeAp
 # -- one object
 
 
-async def test_one_object_is_read_in_the_form_that_is_asked_for(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_one_object_is_read_in_the_requested_form(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(says(pod("j")), says(pod("n")), refuses(404))
 
     found = [
@@ -242,14 +242,16 @@ async def test_one_object_is_read_in_the_form_that_is_asked_for(server: FakeApiS
 
 
 @pytest.mark.parametrize("answer", [b"{", b"[]", b"null"])
-async def test_what_is_no_object_is_an_error(server: FakeApiServer, cluster: KubeCluster, answer: bytes) -> None:
+async def test_an_answer_that_is_no_object_is_an_error(
+    server: FakeApiServer, cluster: KubeCluster, answer: bytes
+) -> None:
     server.will(says(answer))
 
     with pytest.raises(BrokenStreamError, match="no object"):
         await cluster.read_object(JOBS, "ns", "j", depth=Depth.WHOLE)
 
 
-async def test_objects_are_created_amended_and_removed(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_objects_are_created_patched_and_deleted(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(*[says({})] * 3)
     change = {"metadata": {"uid": "u"}, "spec": {"minMember": 2}}
 
@@ -276,7 +278,7 @@ async def test_objects_are_created_amended_and_removed(server: FakeApiServer, cl
     ]
 
 
-async def test_a_write_that_is_refused_is_an_error_of_the_seam(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_a_refused_write_raises_an_error_of_the_protocol(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(refuses(409), refuses(404), refuses(409, "Precondition failed: UID in precondition: u"))
     errors = []
 

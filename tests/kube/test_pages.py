@@ -40,7 +40,7 @@ async def listed(stock: Stock, path: Path) -> list[str]:
         return await cluster.pods_in("n", name_of)
 
 
-async def test_a_page_of_large_objects_is_asked_for_again_with_fewer(tmp_path: Path) -> None:
+async def test_a_page_of_large_objects_is_requested_again_with_fewer(tmp_path: Path) -> None:
     stock = Stock(*[LARGE] * 10, *[SMALL] * 30)
 
     names = await listed(stock, tmp_path)
@@ -49,7 +49,7 @@ async def test_a_page_of_large_objects_is_asked_for_again_with_fewer(tmp_path: P
     assert stock.asked == [16, 2, 2, 2, 2, 2, 2, 4, 8, 16]
 
 
-async def test_the_watch_lists_them_all_as_well(tmp_path: Path) -> None:
+async def test_the_watch_lists_all_large_objects_too(tmp_path: Path) -> None:
     stock = Stock(*[LARGE] * 40)
 
     async with listening(stock.answer) as url, await connected(kubeconfig(url, tmp_path), limits=LIMITS) as cluster:
@@ -59,7 +59,7 @@ async def test_the_watch_lists_them_all_as_well(tmp_path: Path) -> None:
     assert [name_of(raw) for raw in event.objects] == [f"p{at}" for at in range(40)]
 
 
-async def test_others_run_between_objects_that_are_large(tmp_path: Path) -> None:
+async def test_other_tasks_run_between_large_objects(tmp_path: Path) -> None:
     stock, runs, together = Stock(*[LARGE] * 16), 0, Counter[int]()
 
     def count_run() -> None:

@@ -24,12 +24,14 @@ def reviews(cluster: KubeCluster) -> KubeReviews:
     return cluster.reviews()
 
 
-def test_it_is_what_the_rights_are_asked_of() -> None:
+def test_the_client_implements_the_protocol_of_rights() -> None:
     _: type[Asked] = KubeReviews
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_whether_we_may_is_one_review(server: FakeApiServer, reviews: KubeReviews, *, allowed: bool) -> None:
+async def test_one_review_answers_whether_an_action_is_allowed(
+    server: FakeApiServer, reviews: KubeReviews, *, allowed: bool
+) -> None:
     server.will(says({"status": {"allowed": allowed}}, code=201))
 
     assert await reviews.allows(LEASE) is allowed
@@ -48,7 +50,7 @@ async def test_whether_we_may_is_one_review(server: FakeApiServer, reviews: Kube
     }
 
 
-async def test_a_subresource_is_asked_for_apart(server: FakeApiServer, reviews: KubeReviews) -> None:
+async def test_a_subresource_is_reviewed_separately(server: FakeApiServer, reviews: KubeReviews) -> None:
     server.will(says({"status": {"allowed": True}}))
 
     await reviews.allows(EVICT)
@@ -57,7 +59,7 @@ async def test_a_subresource_is_asked_for_apart(server: FakeApiServer, reviews: 
     assert (attributes["resource"], attributes["subresource"]) == ("pods", "eviction")
 
 
-async def test_a_service_account_is_asked_for_with_its_groups(server: FakeApiServer, reviews: KubeReviews) -> None:
+async def test_a_service_account_is_reviewed_with_its_groups(server: FakeApiServer, reviews: KubeReviews) -> None:
     server.will(says({"status": {"allowed": True}}))
 
     await reviews.allows_account(EVICT, "ns/name")
@@ -72,7 +74,7 @@ async def test_a_service_account_is_asked_for_with_its_groups(server: FakeApiSer
     ]
 
 
-async def test_versions_are_ordered_and_may_carry_a_plus(server: FakeApiServer, reviews: KubeReviews) -> None:
+async def test_versions_are_ordered_and_may_have_a_plus(server: FakeApiServer, reviews: KubeReviews) -> None:
     server.will(says({"major": "1", "minor": "9"}), says({"major": "1", "minor": "30+"}))
 
     older, newer = await reviews.version(), await reviews.version()
@@ -100,7 +102,7 @@ async def test_a_collection_is_read_to_its_last_page(server: FakeApiServer, revi
 
 
 @pytest.mark.parametrize("nonsense", [b"<html>", [], {}, {"status": None}])
-async def test_an_answer_that_is_none_is_said_to_be_none(
+async def test_an_invalid_answer_is_reported_as_such(
     server: FakeApiServer, reviews: KubeReviews, nonsense: object
 ) -> None:
     server.will(says(nonsense))
@@ -109,7 +111,7 @@ async def test_an_answer_that_is_none_is_said_to_be_none(
         await reviews.allows(EVICT)
 
 
-async def test_every_refusal_over_the_connections_of_the_cluster_is_told(
+async def test_every_refusal_on_the_connections_of_the_cluster_is_reported(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     told, forbidden = list[bool](), cluster.reviews().forbidden
@@ -124,7 +126,7 @@ async def test_every_refusal_over_the_connections_of_the_cluster_is_told(
     assert told == [False, True, True]
 
 
-async def test_its_connections_are_closed_with_those_of_the_cluster(tmp_path: Path) -> None:
+async def test_the_connections_are_closed_with_those_of_the_cluster(tmp_path: Path) -> None:
     async with running() as server:
         server.will(says({"major": "1", "minor": "36"}))
         async with await KubeCluster.connect(str(kubeconfig(server.url, tmp_path))) as cluster:
@@ -135,7 +137,7 @@ async def test_its_connections_are_closed_with_those_of_the_cluster(tmp_path: Pa
         await own.version()
 
 
-async def test_every_version_of_every_api_group_is_told(server: FakeApiServer, reviews: KubeReviews) -> None:
+async def test_every_version_of_every_api_group_is_listed(server: FakeApiServer, reviews: KubeReviews) -> None:
     versions = [{"groupVersion": "g/v1"}, {"groupVersion": "g/v2"}]
     server.will(says({"groups": [{"name": "g", "versions": versions}]}))
 
@@ -144,7 +146,7 @@ async def test_every_version_of_every_api_group_is_told(server: FakeApiServer, r
 
 
 @pytest.mark.parametrize("nonsense", [{}, {"groups": 5}, {"groups": [{"name": "g"}]}, {"groups": ["g"]}])
-async def test_what_names_no_api_groups_is_no_list_of_them(
+async def test_an_answer_without_api_groups_is_an_error(
     server: FakeApiServer, reviews: KubeReviews, nonsense: object
 ) -> None:
     server.will(says(nonsense))
@@ -156,7 +158,7 @@ async def test_what_names_no_api_groups_is_no_list_of_them(
 USER = {"username": "jane", "uid": "7", "groups": ["team"], "extra": {"scope": ["a", "b"]}}
 
 
-async def test_whose_a_token_is_is_one_review(server: FakeApiServer, reviews: KubeReviews) -> None:
+async def test_one_review_answers_to_which_user_a_token_belongs(server: FakeApiServer, reviews: KubeReviews) -> None:
     server.will(says({"status": {"authenticated": True, "user": USER}}, code=201))
 
     assert await reviews.user_of("secret") == User(
@@ -171,7 +173,7 @@ async def test_whose_a_token_is_is_one_review(server: FakeApiServer, reviews: Ku
 @pytest.mark.parametrize(
     "status", [{"authenticated": False}, {"error": "expired"}, {"authenticated": "yes", "user": USER}]
 )
-async def test_a_token_that_the_api_server_does_not_vouch_for_is_nobodys(
+async def test_a_token_that_the_api_server_does_not_confirm_belongs_to_no_user(
     server: FakeApiServer, reviews: KubeReviews, status: dict[str, object]
 ) -> None:
     server.will(says({"status": status}, code=201))
@@ -180,7 +182,7 @@ async def test_a_token_that_the_api_server_does_not_vouch_for_is_nobodys(
 
 
 @pytest.mark.parametrize("answer", [{}, {"status": None}, {"status": {"authenticated": True}}, []])
-async def test_an_answer_that_is_no_token_review_vouches_for_nobody(
+async def test_an_answer_that_is_no_token_review_confirms_no_user(
     server: FakeApiServer, reviews: KubeReviews, answer: object
 ) -> None:
     server.will(says(answer, code=201))
@@ -189,7 +191,7 @@ async def test_an_answer_that_is_no_token_review_vouches_for_nobody(
         await reviews.user_of("secret")
 
 
-async def test_what_a_user_may_is_asked_with_all_that_is_known_of_them(
+async def test_the_rights_of_a_user_are_reviewed_with_all_that_is_known_about_the_user(
     server: FakeApiServer, reviews: KubeReviews
 ) -> None:
     server.will(says({"status": {"allowed": True}}, code=201))

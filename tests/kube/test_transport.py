@@ -39,7 +39,7 @@ async def test_a_write_is_sent_once_there_is_a_connection() -> None:
     assert wire.sent == b"binding"
 
 
-async def test_a_write_that_was_wanted_long_ago_is_not_sent_any_more() -> None:
+async def test_a_write_that_has_waited_too_long_is_not_sent() -> None:
     times, wire = iter([0.0, 5.1]), Wire()
     body = PromptBody(b"binding", within_s=5.0, clock=lambda: next(times))
 

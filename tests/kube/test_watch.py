@@ -65,7 +65,7 @@ def causes(events: list[Event]) -> list[str]:
     return [event.cause for event in events if isinstance(event, Lost)]
 
 
-async def test_a_list_comes_first_and_then_what_changes(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_a_list_is_first_and_then_the_changes(server: FakeApiServer, cluster: KubeCluster) -> None:
     gone = line("DELETED", pod("b", "13"))
     server.will(lists(pod("x")), streams(A + B, gone, then=hang))
 
@@ -75,9 +75,7 @@ async def test_a_list_comes_first_and_then_what_changes(server: FakeApiServer, c
     assert asked(server) == ["list", "10"]
 
 
-async def test_pods_that_have_finished_are_neither_listed_nor_watched(
-    server: FakeApiServer, cluster: KubeCluster
-) -> None:
+async def test_finished_pods_are_neither_listed_nor_watched(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), streams(A, then=hang))
 
     await first(2, cluster.watch(Resource.PODS, whole))
@@ -86,7 +84,7 @@ async def test_pods_that_have_finished_are_neither_listed_nor_watched(
     assert selectors == ["status.phase!=Succeeded,status.phase!=Failed"] * 2
 
 
-async def test_a_watch_asks_for_bookmarks_and_an_end_in_about_five_minutes(
+async def test_a_watch_requests_bookmarks_and_an_end_in_about_five_minutes(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     server.will(lists(), streams(A, then=hang))
@@ -109,7 +107,7 @@ async def test_a_long_list_is_read_in_pages_of_one_version(server: FakeApiServer
     assert server.seen[0].query["limit"] == "250"
 
 
-async def test_only_what_is_kept_of_an_object_is_told(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_only_the_stored_part_of_an_object_is_reported(server: FakeApiServer, cluster: KubeCluster) -> None:
     gone = line("DELETED", pod("b", "13"))
     server.will(lists(pod("x"), more="t"), lists(pod("y")), streams(A + gone, then=hang))
 
@@ -118,7 +116,7 @@ async def test_only_what_is_kept_of_an_object_is_told(server: FakeApiServer, clu
     assert events == [Listed(["x", "y"]), Changed("a"), Deleted("b")]
 
 
-async def test_a_long_page_is_kept_in_slices_and_nothing_of_it_is_lost(
+async def test_a_long_page_is_processed_in_slices_and_nothing_is_lost(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     names = [f"p{number}" for number in range(2 * SLICE + 1)]
@@ -130,7 +128,7 @@ async def test_a_long_page_is_kept_in_slices_and_nothing_of_it_is_lost(
 
 
 @pytest.mark.parametrize(("number", "size"), [(60, 39_000), (500, 10), (3, 200_000)])
-async def test_others_have_a_turn_between_slices_of_what_a_watch_sends_at_once(
+async def test_other_tasks_run_between_slices_of_a_burst_of_events(
     server: FakeApiServer, cluster: KubeCluster, number: int, size: int
 ) -> None:
     lines = [line("MODIFIED", pod(f"p{each}", str(each + 20)) | {"x": "x" * size}) for each in range(number)]
@@ -170,7 +168,7 @@ async def test_a_bookmark_is_progress_and_moves_the_next_watch(server: FakeApiSe
     assert asked(server) == ["list", "10", "99"]
 
 
-async def test_a_stream_that_ends_well_goes_on_in_silence_and_at_once(
+async def test_a_stream_that_ends_normally_continues_silently_and_at_once(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
 ) -> None:
     server.will(lists(), streams(A), streams(B, then=hang))
@@ -193,7 +191,9 @@ async def test_streams_that_end_at_once_make_no_hot_loop(
     assert pauses[-1] >= 5.0
 
 
-async def test_410_as_an_answer_lists_anew_at_once(server: FakeApiServer, cluster: KubeCluster, pauses: Pauses) -> None:
+async def test_410_as_an_answer_lists_again_at_once(
+    server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
+) -> None:
     server.will(lists(), streams(A), refuses(410, "too old"), lists(pod("x"), version="20"))
 
     assert await first(3, cluster.watch(Resource.PODS, whole)) == [EMPTY, CHANGED_A, Listed([pod("x")])]
@@ -201,7 +201,7 @@ async def test_410_as_an_answer_lists_anew_at_once(server: FakeApiServer, cluste
     assert pauses == []
 
 
-async def test_410_as_an_error_event_lists_anew_at_once(
+async def test_410_as_an_error_event_lists_again_at_once(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
 ) -> None:
     server.will(lists(), streams(line("ERROR", status(410, "too old resource version"))), lists(pod("x")))
@@ -211,9 +211,7 @@ async def test_410_as_an_error_event_lists_anew_at_once(
     assert pauses == []
 
 
-async def test_410_again_and_again_makes_no_hot_loop(
-    server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
-) -> None:
+async def test_410_repeatedly_makes_no_hot_loop(server: FakeApiServer, cluster: KubeCluster, pauses: Pauses) -> None:
     server.will(*[lists(), refuses(410)] * 4, lists())
 
     assert await first(5, cluster.watch(Resource.PODS, whole)) == [EMPTY] * 5
@@ -228,7 +226,7 @@ async def test_a_continue_token_that_expires_begins_the_list_again(server: FakeA
     assert await first(1, cluster.watch(Resource.PODS, whole)) == [Listed([pod("a")])]
 
 
-async def test_any_other_error_event_is_told_and_lists_anew(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_any_other_error_event_is_reported_and_lists_again(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), streams(line("ERROR", status(500, "etcd is unwell"))), lists())
 
     events = await first(3, cluster.watch(Resource.PODS, whole))
@@ -236,7 +234,7 @@ async def test_any_other_error_event_is_told_and_lists_anew(server: FakeApiServe
     assert events == [EMPTY, Lost("the watch ended with an error: etcd is unwell"), EMPTY]
 
 
-async def test_a_silent_stream_is_lost_and_goes_on_where_it_stopped(
+async def test_a_silent_stream_is_lost_and_continues_where_it_stopped(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     server.will(lists(), streams(A, then=hang), streams(B, then=hang))
@@ -247,7 +245,7 @@ async def test_a_silent_stream_is_lost_and_goes_on_where_it_stopped(
     assert asked(server) == ["list", "10", "11"]
 
 
-async def test_bytes_that_make_no_line_are_silence(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_bytes_without_a_complete_line_are_silence(server: FakeApiServer, tmp_path: Path) -> None:
     async def drip(request: web.Request) -> None:
         assert request.transport is not None
         while True:
@@ -270,7 +268,7 @@ async def test_a_watch_that_is_never_answered_is_lost(server: FakeApiServer, clu
 @pytest.mark.parametrize(
     "fault", [says(b"{", Content_Length="9"), silent(), refuses(500), refuses(403), says(b"{}"), says(b"["), lists(1)]
 )
-async def test_a_list_that_fails_is_lost_and_tried_again(
+async def test_a_failed_list_is_lost_and_tried_again(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses, fault: Answer
 ) -> None:
     server.will(fault, lists())
@@ -281,7 +279,7 @@ async def test_a_list_that_fails_is_lost_and_tried_again(
     assert all(0.2 <= pause <= 0.4 for pause in pauses)
 
 
-async def test_a_reset_in_mid_stream_goes_on_from_the_last_whole_line(
+async def test_a_reset_in_mid_stream_continues_from_the_last_complete_line(
     server: FakeApiServer, cluster: KubeCluster
 ) -> None:
     server.will(lists(), streams(A, B[:20], then=reset), streams(B, then=hang))
@@ -321,7 +319,7 @@ async def test_a_stream_that_ends_within_a_line_is_lost(server: FakeApiServer, c
     assert causes(await first(2, cluster.watch(Resource.PODS, whole))) == ["the stream ended in the middle of a line"]
 
 
-async def test_a_line_without_end_is_not_kept(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_an_endless_line_is_not_stored(server: FakeApiServer, tmp_path: Path) -> None:
     server.will(lists(), streams(b"x" * 3000, b"x" * 3000, then=hang))
     limits = replace(BRIEF, line_bytes=2000)
     async with await connected(kubeconfig(server.url, tmp_path), limits=limits) as cluster:
@@ -330,7 +328,7 @@ async def test_a_line_without_end_is_not_kept(server: FakeApiServer, tmp_path: P
     assert causes(events) == ["a line is longer than 2000 bytes"]
 
 
-async def test_a_page_without_end_is_not_kept(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_an_endless_page_is_not_stored(server: FakeApiServer, tmp_path: Path) -> None:
     server.will(says(b" " * 300_000))
     limits = replace(BRIEF, line_bytes=2000, page_objects=1)
     async with await connected(kubeconfig(server.url, tmp_path), limits=limits) as cluster:
@@ -351,7 +349,7 @@ async def test_a_list_from_the_past_is_refused_until_the_api_server_has_caught_u
     assert events == [EMPTY, CHANGED_A, Lost(cause), EMPTY]
 
 
-async def test_a_store_that_was_restored_from_a_backup_is_believed_after_several_lists(
+async def test_a_store_restored_from_a_backup_is_believed_after_several_lists(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
 ) -> None:
     past = [lists(pod("a"), version=str(version)) for version in range(3, 3 + RESTORED_AFTER)]
@@ -376,7 +374,7 @@ async def test_api_servers_that_lag_behind_each_other_are_not_taken_for_a_restor
     assert events[-1] == EMPTY
 
 
-async def test_a_watch_that_stays_silent_lists_anew(server: FakeApiServer, cluster: KubeCluster) -> None:
+async def test_a_watch_that_stays_silent_lists_again(server: FakeApiServer, cluster: KubeCluster) -> None:
     server.will(lists(), streams(A, then=hang), streams(then=hang), lists(version="5"), lists(pod("x"), version="20"))
 
     events = await first(7, cluster.watch(Resource.PODS, whole))
@@ -385,9 +383,7 @@ async def test_a_watch_that_stays_silent_lists_anew(server: FakeApiServer, clust
     assert events[-1] == Listed([pod("x")])
 
 
-async def test_a_line_that_never_can_be_read_is_passed_over_by_a_list(
-    server: FakeApiServer, cluster: KubeCluster
-) -> None:
+async def test_a_line_that_can_never_be_read_is_skipped_by_a_list(server: FakeApiServer, cluster: KubeCluster) -> None:
     poisoned = [streams(b"{]\n", then=hang)] * 2
     server.will(lists(), *poisoned, lists(pod("x"), version="20"), streams(A, then=hang))
 
@@ -403,7 +399,7 @@ async def test_versions_that_are_no_numbers_are_not_compared(server: FakeApiServ
     assert await first(3, cluster.watch(Resource.PODS, whole)) == [EMPTY] * 3
 
 
-async def test_a_kind_that_is_not_installed_is_asked_for_now_and_then(
+async def test_a_kind_that_is_not_installed_is_requested_periodically(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
 ) -> None:
     server.will(*[says(b"404 page not found\n", code=404)] * 2, lists())
@@ -414,7 +410,7 @@ async def test_a_kind_that_is_not_installed_is_asked_for_now_and_then(
     assert all(10 <= pause <= 30 for pause in pauses)
 
 
-async def test_a_kind_that_is_uninstalled_is_listed_when_it_is_back(
+async def test_a_kind_that_is_uninstalled_is_listed_when_it_is_installed_again(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
 ) -> None:
     server.will(lists(), streams(A), refuses(404), lists())
@@ -425,7 +421,7 @@ async def test_a_kind_that_is_uninstalled_is_listed_when_it_is_back(
     assert max(pauses) < 1  # as when an API server has just started, and does not serve custom kinds yet
 
 
-async def test_429_waits_as_long_as_it_was_told(server: FakeApiServer, cluster: KubeCluster, pauses: Pauses) -> None:
+async def test_429_waits_for_the_retry_after_time(server: FakeApiServer, cluster: KubeCluster, pauses: Pauses) -> None:
     server.will(refuses(429, Retry_After="42"), lists())
 
     await first(2, cluster.watch(Resource.PODS, whole))

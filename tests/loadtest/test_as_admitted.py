@@ -54,23 +54,23 @@ def _changes(admission: Admission, raw: Object) -> Sequence[PatchOperation]:
 
 
 @pytest.mark.parametrize("batch", [LARGE, GANGS], ids=["lone", "gangs"])
-def test_held_pods_are_what_admission_makes_of_those_that_have_to_wait(batch: Batch) -> None:
+def test_gated_pods_are_those_that_admission_makes_of_pods_that_have_to_wait(batch: Batch) -> None:
     assert stored(given(EXTENDER_ONLY, batch)) == given(HELD, batch)
 
 
-def test_held_pod_that_shares_a_gpu_is_what_admission_makes_of_it() -> None:
+def test_gated_pod_that_shares_a_gpu_is_the_one_that_admission_makes() -> None:
     assert stored([HALF]) == given(HELD, HALVES)
 
 
-def test_lone_pods_that_are_let_in_are_what_admission_makes_of_those_that_can_run_at_once() -> None:
+def test_ungated_single_pods_are_those_that_admission_makes_of_pods_that_can_run_at_once() -> None:
     assert stored(given(EXTENDER_ONLY, LONE)) == given(LET_IN, LONE)
 
 
 @pytest.mark.parametrize("name", [HELD, LET_IN])
-def test_lone_pods_that_come_late_are_let_in_whichever_way_they_were_made(name: str) -> None:
+def test_late_single_pods_get_no_gate_in_either_way_of_making_them(name: str) -> None:
     assert stored(given(name, LONE)) == given(LET_IN, LONE)
 
 
 @pytest.mark.parametrize("name", [HELD, EXTENDER_ONLY])
-def test_members_of_a_new_gang_that_come_late_are_held_whichever_way_they_were_made(name: str) -> None:
+def test_late_members_of_a_new_gang_are_gated_in_either_way_of_making_them(name: str) -> None:
     assert stored(given(name, GANGS)) == given(HELD, GANGS)

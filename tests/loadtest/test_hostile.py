@@ -22,12 +22,12 @@ def test_no_probe_and_no_question_fails_beside_hostile_clients(tmp_path: Path) -
     assert all(each.probes and each.filters_ms for each in outcomes)
 
 
-async def test_nobody_but_loopback_is_attacked() -> None:
+async def test_only_loopback_is_attacked() -> None:
     with pytest.raises(ValueError, match=r"is not a port of 127\.0\.0\.1"):
         await attack(ATTACKS[1], "http://192.0.2.1:80", 0.1)
 
 
-def test_every_port_that_others_reach_is_attacked() -> None:
+def test_every_port_open_to_the_network_is_attacked() -> None:
     assert {each.port for each in ATTACKS} == {Port.NOWHERE, Port.OPERATIONS, Port.ADMISSION, Port.PROBES}
 
 
@@ -47,7 +47,7 @@ def test_a_hundredth_of_all_questions_may_take_longer_than_p99() -> None:
     assert outcome(Port.OPERATIONS, *[1.0] * 99, 50.0).p99_ms == 1.0
 
 
-def test_a_slow_filter_is_a_miss_beside_every_port_but_the_one_that_judges_pods() -> None:
+def test_a_slow_filter_is_a_miss_beside_every_port_except_that_of_admission() -> None:
     slow = {port for port in Port if outcome(port, 50.0).is_missed}
 
     assert slow == {Port.NOWHERE, Port.OPERATIONS, Port.PROBES}

@@ -22,7 +22,7 @@ def test_one_call_is_all_its_quantiles() -> None:
     ]
 
 
-def test_budget_is_told_beside_the_row_it_is_about() -> None:
+def test_budget_is_shown_beside_the_row_it_is_about() -> None:
     promised = row("filter promised", p50=1.5, p99=25.0)
 
     assert verdicts(promised, 500, Beside.NOTHING) == ["p50 < 1 ms missed"]
@@ -31,11 +31,11 @@ def test_budget_is_told_beside_the_row_it_is_about() -> None:
     assert verdicts(row("bind"), 500, Beside.NOTHING) == []
 
 
-def test_budget_is_missed_where_it_is_met_exactly() -> None:
+def test_budget_that_is_met_exactly_is_missed() -> None:
     assert verdicts(row("filter unmanaged", p50=1.0), 100, Beside.NOTHING) == ["p50 < 1 ms missed"]
 
 
-def test_every_budget_of_the_webhooks_is_there_once() -> None:
+def test_every_budget_of_the_webhooks_exists_once() -> None:
     told = [(one.name, one.quantile, one.below_ms, one.beside) for one in BUDGETS]
 
     assert told == [

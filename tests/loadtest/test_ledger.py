@@ -29,13 +29,13 @@ def noted(*events: dict[str, Any]) -> Ledger:
     return ledger
 
 
-def test_pods_that_count_are_bound_when_their_binding_was_answered() -> None:
+def test_counted_pods_are_bound_when_their_binding_was_answered() -> None:
     ledger = noted(bind("b", at="20:26:42.000000"), bind("a"), bind("another"), bind("a", namespace="elsewhere"))
 
     assert (ledger.bound, ledger.binds_s) == (2, [1.5, 2.0])
 
 
-def test_binding_that_was_refused_is_neither_a_bind_nor_a_write() -> None:
+def test_refused_binding_is_neither_a_bind_nor_a_write() -> None:
     ledger = noted(bind("a", code=409))
 
     assert (ledger.bound, ledger.writes) == (0, 0)
@@ -47,7 +47,7 @@ def test_pod_that_is_bound_twice_counts_once_and_writes_twice() -> None:
     assert (ledger.binds_s, ledger.writes) == ([1.5], 2)
 
 
-def test_writes_are_counted_by_program_without_leases_and_without_ours() -> None:
+def test_writes_are_counted_by_program_without_leases_and_without_those_of_the_bench() -> None:
     ledger = noted(
         event("patch", "pods", "a", part="status"),
         event("create", "events", "", agent="leeboard/0.1"),
@@ -60,13 +60,13 @@ def test_writes_are_counted_by_program_without_leases_and_without_ours() -> None
     assert ledger.writes == 3
 
 
-def test_what_was_written_before_the_clock_began_is_left_out() -> None:
+def test_writes_before_the_clock_started_are_left_out() -> None:
     ledger = noted(bind("a", at="20:26:39.999000"), event("patch", "pods", "b", at="20:26:39.000000"))
 
     assert (ledger.bound, ledger.writes) == (0, 0)
 
 
-def test_others_leave_by_an_eviction_or_a_deletion_each_once() -> None:
+def test_pods_that_are_evicted_or_deleted_are_counted_once() -> None:
     ledger = noted(
         event("create", "pods", "victim", part="eviction"),
         event("delete", "pods", "victim", at="20:26:45.000000"),
@@ -78,7 +78,7 @@ def test_others_leave_by_an_eviction_or_a_deletion_each_once() -> None:
     assert ledger.evictions_s == [1.5, 2.0]
 
 
-def test_event_without_an_object_is_a_write_and_nothing_else() -> None:
+def test_event_without_an_object_is_only_a_write() -> None:
     ledger = noted({**event("create", "", ""), "objectRef": None})
 
     assert (ledger.writes, ledger.bound, ledger.evictions_s) == (1, 0, [])

@@ -12,14 +12,14 @@ from loadtest.report import Report
 from tests.loadtest.made_up import report
 
 
-def test_sizes_that_make_no_scenario_are_refused_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_sizes_are_refused_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--nodes", "10", "--pods", "81"])
 
     assert "81 pods cannot run on 80 GPUs; give fewer pods or more nodes." in capsys.readouterr().err
 
 
-def test_name_that_no_scheduler_has_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_scheduler_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--peers", "none", "--contender", "yunikorn"])
 
@@ -39,16 +39,14 @@ def test_name_that_no_scheduler_has_is_refused_with_those_there_are(capsys: pyte
         (("--limit", "soon"), "'soon' is no time in seconds above 0"),
     ],
 )
-def test_numbers_that_make_no_measurement_are_refused(
-    given: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_numbers_are_refused(given: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--peers", "none", *given])
 
     assert said in capsys.readouterr().err
 
 
-def test_bench_that_is_interrupted_leaves_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_bench_leaves_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: Bench) -> None:
         raise KeyboardInterrupt
 
@@ -82,7 +80,7 @@ def test_scheduler_that_cannot_be_built_is_shown_as_failing(tmp_path: Path, monk
     ]
 
 
-def test_without_matplotlib_it_is_told_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matplotlib_gives_advice_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     with pytest.raises(MatplotlibMissingError, match="`make bench-cluster` installs it"):

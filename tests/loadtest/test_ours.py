@@ -39,7 +39,7 @@ def asked(pod: Object) -> str | None:
 
 
 @pytest.mark.parametrize("name", [ALONE, EXTENDER_ONLY, LET_IN, HELD])
-def test_every_scheduler_of_ours_is_given_pods_of_the_same_names_that_ask_for_the_same(name: str) -> None:
+def test_every_scheduler_of_ours_gets_pods_of_the_same_names_and_requests(name: str) -> None:
     batches = (LONE,) if name == LET_IN else (LONE, GANGS)
 
     made = [(pod["metadata"]["name"], asked(pod)) for batch in batches for pod in contender(name).work(batch)[-4:]]
@@ -49,7 +49,7 @@ def test_every_scheduler_of_ours_is_given_pods_of_the_same_names_that_ask_for_th
     assert len(made) == sum(batch.count for batch in batches)
 
 
-def test_members_of_a_gang_name_their_group_and_kube_scheduler_alone_knows_none() -> None:
+def test_members_of_a_gang_name_their_podgroup_except_for_kube_scheduler_alone() -> None:
     alone, ours_ = contender(ALONE).work(GANGS), contender(EXTENDER_ONLY).work(GANGS)
 
     assert [item["kind"] for item in alone] == ["Pod"] * 4
@@ -63,7 +63,9 @@ def test_members_of_a_gang_name_their_group_and_kube_scheduler_alone_knows_none(
     ("name", "annotations", "spec"),
     [(EXTENDER_ONLY, {}, {}), (LET_IN, STAMPED, {}), (HELD, STAMPED, GATED)],
 )
-def test_lone_pod_is_stamped_by_admission_and_not_marked(name: str, annotations: dict[str, str], spec: Object) -> None:
+def test_single_pod_is_stamped_by_admission_and_not_marked(
+    name: str, annotations: dict[str, str], spec: Object
+) -> None:
     made = contender(name).work(LONE)
 
     assert made == [
@@ -71,7 +73,7 @@ def test_lone_pod_is_stamped_by_admission_and_not_marked(name: str, annotations:
     ]
 
 
-def test_members_of_a_gang_are_marked_by_admission_and_not_told_to_be_preemptible() -> None:
+def test_members_of_a_gang_are_marked_by_admission_and_not_stamped_as_preemptible() -> None:
     made = contender(HELD).work(GANGS)
 
     gangs = ["g-0000", "g-0000", "g-0001", "g-0001"]
@@ -87,7 +89,7 @@ def test_without_admission_members_of_a_gang_are_not_marked() -> None:
 
 
 @pytest.mark.parametrize("name", [EXTENDER_ONLY, LET_IN, HELD])
-def test_pods_that_run_stand_on_the_nodes_in_turn_and_leave_without_grace(name: str) -> None:
+def test_running_pods_are_placed_on_the_nodes_in_turn_and_deleted_without_grace(name: str) -> None:
     made = contender(name).work(RUNNING)
 
     assert [pod["spec"]["nodeName"] for pod in made] == ["n0", "n1", "n0"]
@@ -99,13 +101,13 @@ def test_pods_that_run_stand_on_the_nodes_in_turn_and_leave_without_grace(name: 
 @pytest.mark.parametrize(
     ("name", "annotations"), [(EXTENDER_ONLY, {}), (LET_IN, STAMPED | RICH), (HELD, STAMPED | RICH)]
 )
-def test_pods_that_run_are_marked_as_when_they_were_made(name: str, annotations: dict[str, str]) -> None:
+def test_running_pods_are_marked_as_at_their_creation(name: str, annotations: dict[str, str]) -> None:
     made = contender(name).work(RUNNING)
 
     assert [(one["metadata"]["annotations"], BIND_MARKER in repr(one)) for one in made] == [(annotations, False)] * 3
 
 
-def test_held_pod_that_shares_a_gpu_is_marked_and_told_its_devices_as_admission_would() -> None:
+def test_gated_pod_that_shares_a_gpu_has_the_marks_and_variables_of_admission() -> None:
     (made,) = contender(HELD).work(HALVES)
 
     (container,) = made["spec"]["containers"]
@@ -130,6 +132,6 @@ def test_held_pod_that_shares_a_gpu_is_marked_and_told_its_devices_as_admission_
         (LET_IN, GANGS, "holds every member of a new gang"),
     ],
 )
-def test_scheduler_says_what_it_has_nothing_for(name: str, batch: Batch, sentence: str) -> None:
+def test_scheduler_names_the_workloads_that_it_does_not_support(name: str, batch: Batch, sentence: str) -> None:
     with pytest.raises(CannotError, match=sentence):
         contender(name).work(batch)

@@ -33,7 +33,7 @@ def names(objects: Sequence[Object]) -> list[str]:
 
 
 @pytest.mark.parametrize("batch", [LONE, GANGS], ids=["lone", "gangs"])
-def test_all_peers_are_given_pods_of_the_same_names_and_requests(batch: Batch) -> None:
+def test_all_peers_get_pods_of_the_same_names_and_requests(batch: Batch) -> None:
     given = [of_kind("Pod", peer.work(batch)) for peer in peers()]
 
     said = {tuple((one["metadata"]["name"], repr(one["spec"]["containers"])) for one in pods) for pods in given}
@@ -42,7 +42,7 @@ def test_all_peers_are_given_pods_of_the_same_names_and_requests(batch: Batch) -
 
 
 @pytest.mark.parametrize(("source", "version"), PINNED, ids=[source.name for source, _ in PINNED])
-def test_what_is_said_of_a_version_is_what_its_module_pins(source: Source, version: str) -> None:
+def test_the_named_version_of_a_peer_is_the_one_pinned_by_its_module(source: Source, version: str) -> None:
     pins = (MODULES / source.name / "go.mod").read_text()
 
     # Kubernetes 1.34.2 is version v0.34.2 of its libraries; a replacement comes after what it replaces.
@@ -51,7 +51,7 @@ def test_what_is_said_of_a_version_is_what_its_module_pins(source: Source, versi
     assert library == f"0.{source.kubernetes.partition('.')[2]}"
 
 
-def test_what_is_said_of_volcanos_api_module_is_what_stands_in_for_it() -> None:
+def test_the_named_version_of_the_volcano_api_module_is_its_replacement() -> None:
     pins = (MODULES / volcano.SOURCE.name / "go.mod").read_text()
 
     assert f"volcano.sh/apis => volcano.sh/apis {volcano.APIS}\n" in pins
@@ -61,11 +61,11 @@ def test_what_is_said_of_volcanos_api_module_is_what_stands_in_for_it() -> None:
 # KAI-Scheduler -------------------------------------------------------------------------------------------------------
 
 
-def test_kai_groups_lone_pods_itself() -> None:
+def test_kai_groups_single_pods_itself() -> None:
     assert kai_objects.objects(LONE) == [pod(f"p-{index:05}", queue="bench") for index in range(3)]
 
 
-def test_kai_is_given_a_pod_group_for_each_gang() -> None:
+def test_kai_gets_a_podgroup_for_each_gang() -> None:
     objects = kai_objects.objects(GANGS)
 
     groups = [pod_group(name, min_member=2, queue="bench", priorityClassName="train") for name in ("g-0000", "g-0001")]
@@ -74,7 +74,7 @@ def test_kai_is_given_a_pod_group_for_each_gang() -> None:
     assert objects == [*groups, *members]
 
 
-def test_what_runs_already_is_grouped_one_by_one_and_leaves_at_once() -> None:
+def test_running_pods_are_grouped_one_by_one_and_deleted_at_once() -> None:
     objects = kai_objects.objects(RUNNING)
 
     pods = of_kind("Pod", objects)
@@ -84,7 +84,7 @@ def test_what_runs_already_is_grouped_one_by_one_and_leaves_at_once() -> None:
     assert {one["status"]["phase"] for one in pods} == {"Running"}
 
 
-def test_a_share_of_a_gpu_comes_as_kais_admission_would_have_left_it() -> None:
+def test_a_gpu_share_has_the_form_that_the_admission_of_kai_leaves() -> None:
     first, _ = kai_objects.objects(HALVES)
 
     (container,) = first["spec"]["containers"]
@@ -97,14 +97,14 @@ def test_a_share_of_a_gpu_comes_as_kais_admission_would_have_left_it() -> None:
     assert container["envFrom"] == [{"configMapRef": {"name": "h-00000-shared-gpu-0-evar", "optional": False}}]
 
 
-def test_kais_queues_have_two_levels_and_the_root_comes_first() -> None:
+def test_queues_of_kai_have_two_levels_and_the_root_is_first() -> None:
     made = kai_objects.queues([Entitled(name="rich", quota_gpus=80), Entitled(name="poor")])
 
     root = kai_objects.ROOT
     assert made == [queue(root), queue("rich", parent=root, deserved=80), queue("poor", parent=root)]
 
 
-def test_kais_programs_share_no_address_and_listen_on_loopback_alone() -> None:
+def test_programs_of_kai_share_no_address_and_listen_only_on_loopback() -> None:
     flags = kai.flags(metrics_port=1234)
 
     said = {flag for one in flags.values() for flag in one if "address" in flag or "port" in flag}
@@ -120,7 +120,7 @@ def test_kais_programs_share_no_address_and_listen_on_loopback_alone() -> None:
 # coscheduling and Volcano --------------------------------------------------------------------------------------------
 
 
-def test_coscheduling_knows_a_gang_by_its_label() -> None:
+def test_coscheduling_recognizes_a_gang_by_its_label() -> None:
     objects = coscheduling.objects(GANGS)
 
     assert names(of_kind("PodGroup", objects)) == ["g-0000", "g-0001"]
@@ -129,14 +129,14 @@ def test_coscheduling_knows_a_gang_by_its_label() -> None:
     ]
 
 
-def test_volcano_groups_lone_pods_itself_in_the_queue_they_name() -> None:
+def test_volcano_groups_single_pods_itself_in_the_queue_they_name() -> None:
     objects = volcano.objects(LONE)
 
     assert {one["kind"] for one in objects} == {"Pod"}
     assert [one["metadata"]["annotations"] for one in objects] == [{"scheduling.volcano.sh/queue-name": "bench"}] * 3
 
 
-def test_volcano_knows_a_gang_by_its_annotation() -> None:
+def test_volcano_recognizes_a_gang_by_its_annotation() -> None:
     objects = volcano.objects(GANGS)
 
     assert [one["spec"] for one in of_kind("PodGroup", objects)] == [{"minMember": 2, "queue": "bench"}] * 2
@@ -147,7 +147,7 @@ def test_volcano_knows_a_gang_by_its_annotation() -> None:
 
 @pytest.mark.parametrize("objects", [coscheduling.objects, volcano.objects], ids=["coscheduling", "volcano"])
 @pytest.mark.parametrize("batch", [RUNNING, HALVES], ids=["running", "halves"])
-def test_who_has_nothing_for_a_kind_of_work_says_so_in_a_sentence(
+def test_a_peer_without_support_for_a_kind_of_workload_says_so_in_a_sentence(
     objects: Callable[[Batch], Sequence[Object]], batch: Batch
 ) -> None:
     with pytest.raises(CannotError) as refused:

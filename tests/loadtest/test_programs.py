@@ -19,7 +19,7 @@ from tests.system.children import Child, ChildDiedError
         ("--qps=5000", "--qps=5000"),
     ],
 )
-def test_paths_of_this_machine_are_left_out_and_nothing_else(argument: str, shown: str) -> None:
+def test_only_paths_of_this_machine_are_removed(argument: str, shown: str) -> None:
     assert without_paths([argument]) == [shown]
 
 
@@ -36,7 +36,7 @@ class FakeBed:
         return self.started[name]
 
 
-def test_program_that_is_gone_is_told_and_missing_from_what_was_read(tmp_path: Path) -> None:
+def test_ended_program_is_reported_and_missing_in_the_measurements(tmp_path: Path) -> None:
     bed = FakeBed(tmp_path)
     programs = Programs(bed, ["scheduler"])  # type: ignore[arg-type] # all that it needs of a bed
     try:

@@ -62,7 +62,7 @@ def test_body_of_filter_is_what_the_wire_reads(shape: Shape) -> None:
     assert read == PodQuestion(pod=pod, uid=PodUid("u"), offered=NAMES)
 
 
-def test_what_if_has_no_uid() -> None:
+def test_what_if_question_has_no_uid() -> None:
     pod = questions.as_what_if(stored())
 
     read = wire.read_pod_question(questions.pod_body(pod, orjson.dumps(OFFERED)))
@@ -85,7 +85,7 @@ def test_body_of_preempt_is_what_the_wire_reads() -> None:
     assert read == PreemptQuestion(pod=pod, candidates=victims)  # type: ignore[arg-type] # names are strings here
 
 
-def test_each_list_of_names_goes_on_where_the_one_before_ended() -> None:
+def test_each_list_of_names_continues_where_the_last_one_ended() -> None:
     assert questions.windows(["a", "b", "c"], 2, 3) == [("a", "b"), ("c", "a"), ("b", "c")]
 
 
@@ -145,11 +145,11 @@ def test_failed_nodes_are_never_right() -> None:
         (None, False),
     ],
 )
-def test_only_a_refusal_of_every_node_for_want_of_a_plan_is_undecided(answer: Any, undecided: bool) -> None:  # noqa: FBT001 # a column
+def test_only_a_refusal_of_every_node_without_a_plan_is_undecided(answer: Any, undecided: bool) -> None:  # noqa: FBT001 # a column
     assert questions.is_undecided(answer, OFFERED) is undecided
 
 
-def test_what_if_must_find_a_node() -> None:
+def test_what_if_question_must_find_a_node() -> None:
     assert [questions.fault_of_what_if(answer, OFFERED) for answer in (reply("n1"), reply(), reply("n3"))] == [
         "",
         "no node for a pod of one GPU, though there is room",
@@ -172,7 +172,7 @@ def test_every_offered_node_has_one_score(answer: Any, fault: str) -> None:
     assert questions.fault_of_scores(answer, OFFERED) == fault
 
 
-def test_managed_pod_preempts_nobody_and_others_as_kube_scheduler_likes() -> None:
+def test_managed_pod_has_no_victims_and_other_pods_those_of_kube_scheduler() -> None:
     victims = questions.candidates(OFFERED)
     nobody: RawObject = {"NodeNameToMetaVictims": {}}
     everybody = {"NodeNameToMetaVictims": victims}

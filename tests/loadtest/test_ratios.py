@@ -46,13 +46,13 @@ def test_gangs_are_compared_with_coscheduling_and_with_kai() -> None:
     }
 
 
-def test_no_two_budgets_are_called_the_same() -> None:
+def test_no_two_budgets_have_the_same_name() -> None:
     rows_ = [(one.path, one.budget) for one in verdicts([], Ceilings())]
 
     assert len(rows_) == len(set(rows_))
 
 
-def test_lone_pods_of_the_full_form_and_without_admission_have_the_same_budgets_in_rows_of_their_own() -> None:
+def test_single_pods_with_and_without_admission_have_the_same_budgets_in_rows_of_their_own() -> None:
     budgets: dict[str, list[tuple[str, str, float, float | None]]] = {LET_IN: [], EXTENDER_ONLY: []}
     for one in RATIOS:
         if one.ours in budgets and one.scenario.startswith("lone"):
@@ -68,11 +68,11 @@ def test_lone_pods_of_the_full_form_and_without_admission_have_the_same_budgets_
     ]
 
 
-def test_budget_against_one_that_failed_is_not_measured() -> None:
+def test_budget_against_a_failed_scheduler_is_not_measured() -> None:
     assert judged(run(EXTENDER_ONLY, 310), failed(ALONE, "time was up after 300 s.", bound=10)) == {}
 
 
-def test_budget_is_missed_when_one_of_our_runs_failed_however_fast_the_others_were() -> None:
+def test_budget_is_missed_when_one_of_our_runs_failed_whatever_the_speed_of_the_others() -> None:
     late = failed(LET_IN, "time was up after 300 s.", bound=10)
 
     found = judged(run(LET_IN, 390), late, run(ALONE, 400))
@@ -83,7 +83,7 @@ def test_budget_is_missed_when_one_of_our_runs_failed_however_fast_the_others_we
     }
 
 
-def test_a_peer_that_failed_is_named_where_nothing_could_be_compared() -> None:
+def test_a_failed_peer_is_named_where_nothing_could_be_compared() -> None:
     late = failed(ALONE, "time was up after 300 s.", bound=10)
 
     found = next(one for one in verdicts(rows([run(HELD, 310), late]), Ceilings()) if one.path == "held pods")
@@ -91,7 +91,7 @@ def test_a_peer_that_failed_is_named_where_nothing_could_be_compared() -> None:
     assert (found.measured, found.outcome) == (f"{ALONE} failed: {late.outcome}", Outcome.NOT_MEASURED)
 
 
-def test_everything_is_not_measured_where_nothing_was_run() -> None:
+def test_no_budget_is_measured_where_nothing_was_run() -> None:
     assert {one.outcome for one in verdicts([], Ceilings())} == {Outcome.NOT_MEASURED}
 
 
@@ -103,7 +103,7 @@ def test_backlog_is_compared_with_the_same_pods_without_it() -> None:
     assert found == ("0.83 x (100/s against 120/s)", Outcome.MISSED)
 
 
-def test_reclaim_is_judged_by_its_plans_and_by_how_fast_pods_can_leave_at_all() -> None:
+def test_reclaim_is_judged_by_its_plans_and_by_the_possible_speed_of_evictions() -> None:
     found = judged(run(EXTENDER_ONLY, scenario="reclaim", made=MADE), ceilings=CEILINGS)
 
     path = f"reclaim, {EXTENDER_ONLY}"

@@ -35,7 +35,7 @@ def test_report_shows_median_minimum_and_maximum_and_the_ratio_to_kube_scheduler
     )
 
 
-def test_report_shows_who_failed_and_how_far_he_came() -> None:
+def test_report_shows_which_scheduler_failed_and_how_far_it_got() -> None:
     text = to_markdown(report(run(ALONE), failed("Volcano", "time was up after 300 s.", bound=1200)))
 
     assert "| Volcano | - | - | - | - | - | - | - | - | - | FAILED 1 of 1 |" in text
@@ -62,7 +62,7 @@ def test_report_shows_costs_by_program_and_the_noise_of_the_machine() -> None:
     assert "A fixed CPU loop took 15 (14-16) ms beside these runs." in text
 
 
-def test_report_shows_the_backlog_beside_none_and_who_made_room() -> None:
+def test_report_shows_the_backlog_beside_none_and_which_pods_made_room() -> None:
     made = report(
         run(HELD, 90, scenario="backlog", empty_pods_per_s=100.0), run(HELD, 8, scenario="reclaim", made=MADE)
     )
@@ -89,14 +89,14 @@ def test_report_names_version_and_flags_of_every_program() -> None:
     assert "etcd --log-level=error" in text
 
 
-def test_report_that_was_interrupted_says_so_at_its_top() -> None:
+def test_interrupted_report_says_so_at_its_top() -> None:
     text = to_markdown(replace(report(run(ALONE)), unfinished="Interrupted: this is what was done until then."))
 
     assert text.index("**Interrupted: this is what was done until then.**") < text.index("## Budgets")
 
 
 @pytest.mark.parametrize("made", [report(*SIDE_BY_SIDE), report(failed("x", "no.")), report()])
-def test_report_survives_json_as_it_was(made: Report) -> None:
+def test_report_is_unchanged_after_json(made: Report) -> None:
     whole = replace(made, creations=CREATIONS, others=OTHERS).with_removals(400.0, 300.0)
 
     read = Report.from_json(whole.to_json())

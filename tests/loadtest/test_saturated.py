@@ -42,7 +42,7 @@ def test_a_gang_behind_small_pods_starts_within_ten_minutes(queues: list[Queue],
 
 
 @pytest.mark.parametrize("other", ["a", "b"], ids=["of the same queue", "of another queue"])
-def test_a_gang_that_comes_after_another_one_waits_no_longer_than_the_pause_between_them(other: str) -> None:
+def test_a_gang_after_another_gang_waits_no_longer_than_the_pause_between_them(other: str) -> None:
     gangs = [Job(f"gang-{queue}{at}", queue, 2, 8, 300.0, at) for queue, at in (("a", CAME_AT), (other, 1200.0))]
     play = Play(Load(TWO, small), 0, POLICIES["leeboard"])
     for gang in gangs:

@@ -50,7 +50,7 @@ def filled(size: Size) -> ClusterCache:
     return cache
 
 
-def test_nothing_in_it_has_a_problem() -> None:
+def test_the_large_cluster_has_no_problem() -> None:
     cache = filled(SIZE)
     snapshot = cache.snapshot()
 
@@ -72,7 +72,7 @@ def test_a_block_fills_its_nodes_to_the_last_gpu_and_leaves_the_others_free(gpus
     assert (free[[CPU, MEMORY]] >= 0).all()
 
 
-def test_every_kind_of_pod_is_there_and_has_an_owner_or_a_gang_where_it_should() -> None:
+def test_every_kind_of_pod_exists_and_has_its_owner_or_its_gang() -> None:
     found = pods(SIZE)
 
     kinds = Counter((pod.name.split("-")[0], pod.managed, pod.node is not None) for pod in found)
@@ -90,7 +90,7 @@ def test_every_kind_of_pod_is_there_and_has_an_owner_or_a_gang_where_it_should()
     assert SIZE.pods == 2 * BLOCK == len({pod.uid for pod in found}) - 5
 
 
-def test_owners_that_pods_name_are_listed() -> None:
+def test_owners_named_by_pods_are_listed() -> None:
     stock = stock_of(SIZE)
     jobs = {(raw["metadata"]["namespace"], raw["metadata"]["uid"]) for raw in listed(stock, JOBS)}
 
@@ -100,7 +100,7 @@ def test_owners_that_pods_name_are_listed() -> None:
     assert {one for one in named if one[1].startswith("job-")} == jobs
 
 
-def test_shared_gpus_are_ready_and_agents_agree_about_who_has_which() -> None:
+def test_shared_gpus_are_ready_and_agents_report_the_same_assignments() -> None:
     cache = filled(SIZE)
     halves = [PodUid(pod.uid) for pod in cache.pods.all() if pod.name.startswith("half-0-")]
 
@@ -108,13 +108,13 @@ def test_shared_gpus_are_ready_and_agents_agree_about_who_has_which() -> None:
     assert list(cache.gpus.unsettled_nodes()) == []
 
 
-def test_a_plan_places_some_of_those_that_wait_and_not_all() -> None:
+def test_a_plan_places_some_of_the_pending_pods_and_not_all() -> None:
     starts = plan(filled(SIZE).snapshot()).starts
 
     assert 0 < sum(len(start.placements) for start in starts) < BLOCK
 
 
-def test_a_block_that_has_too_few_nodes_is_refused() -> None:
+def test_a_block_with_too_few_nodes_is_refused() -> None:
     with pytest.raises(ValueError, match="2 blocks fill 60 nodes, not 59"):
         Size(nodes=59, running=2, pending=0)
 
@@ -128,7 +128,7 @@ def test_a_figure_that_doubles_with_the_pods_grows_with_exponent_one() -> None:
     assert [exponent(small, large, key) for key in ("a", "b", "none", "unknown")] == [1.0, 0.0, None, None]
 
 
-def test_the_report_has_a_line_for_what_was_measured_and_says_which_budget_is_missed() -> None:
+def test_the_report_has_a_line_for_each_measurement_and_names_the_missed_budget() -> None:
     small, large = {"nodes": 1.0, "pods": 100.0, "rss_mb": 120.0}, {"nodes": 2.0, "pods": 400.0, "rss_mb": 480.0}
     designed = {"nodes": 5.0, "pods": 50.0, "rss_mb": 600.0, "snapshot_after_pod_us": 1.5}
 
@@ -144,7 +144,7 @@ def test_the_report_has_a_line_for_what_was_measured_and_says_which_budget_is_mi
     assert markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
-def test_pages_end_where_the_objects_do() -> None:
+def test_pages_end_where_the_objects_end() -> None:
     stock: Stock = {"few": (3, lambda number: orjson.dumps({"number": number}))}
 
     assert [listed(stock, "few"), listed(stock, "none")] == [[{"number": 0}, {"number": 1}, {"number": 2}], []]

@@ -4,7 +4,7 @@ from loadtest.contender import Batch
 from loadtest.scenarios import QUICK, Arrival, ImpossibleSizeError, Size, node_names, scenarios
 
 
-def test_scenarios_in_their_full_size_are_those_of_the_report() -> None:
+def test_scenarios_in_full_size_are_those_of_the_report() -> None:
     titles = [scenario.title for scenario in scenarios(Size())]
 
     assert titles == [
@@ -21,7 +21,7 @@ def test_scenarios_in_their_full_size_are_those_of_the_report() -> None:
 @pytest.mark.parametrize(
     "size", [Size(), QUICK, Size(nodes=10, pods=60), Size(nodes=10, pods=80), Size(nodes=14, pods=112)]
 )
-def test_pods_that_count_have_room_in_every_size(size: Size) -> None:
+def test_counted_pods_have_room_in_every_size(size: Size) -> None:
     for scenario in scenarios(size):
         fitting = [batch for batch in (scenario.early, scenario.batch) if batch]
         halves = sum(batch.count * (1 if batch.fraction else 2 * batch.gpus) for batch in fitting)
@@ -30,11 +30,11 @@ def test_pods_that_count_have_room_in_every_size(size: Size) -> None:
 
 
 @pytest.mark.parametrize("size", [Size(), QUICK, Size(nodes=10, pods=60), Size(nodes=99, pods=777)])
-def test_gangs_are_whole_in_every_size(size: Size) -> None:
+def test_gangs_are_complete_in_every_size(size: Size) -> None:
     assert [one.batch.count % one.batch.gang_size for one in scenarios(size)] == [0] * 7
 
 
-def test_gang_that_reclaims_needs_what_its_queue_deserves_of_a_full_cluster() -> None:
+def test_gang_that_reclaims_needs_the_deserved_share_of_its_queue_in_a_full_cluster() -> None:
     reclaim = next(one for one in scenarios(Size(nodes=50, pods=60)) if one.name == "reclaim")
 
     assert reclaim.running == Batch(name="r", count=160, queue="rich", on=node_names(20))
@@ -42,7 +42,7 @@ def test_gang_that_reclaims_needs_what_its_queue_deserves_of_a_full_cluster() ->
     assert [(one.name, one.quota_gpus) for one in reclaim.queues] == [("rich", 80), ("poor", 80)]
 
 
-def test_only_those_who_are_not_late_are_there_before_the_clock_starts() -> None:
+def test_only_pods_that_are_not_late_exist_before_the_clock_starts() -> None:
     before = {one.name: [batch.name for batch in one.there_before] for one in scenarios(QUICK)}
 
     assert before == {

@@ -79,7 +79,7 @@ async def test_filter_answers_every_shape_of_pod_as_expected(asked: Asked, shape
     assert [questions.fault_of_filter(shape, answer, names) for answer in answers] == ["", ""]
 
 
-async def test_promised_pod_is_bound_for_good(asked: Asked, cluster: SimulatedCluster) -> None:
+async def test_reserved_pod_is_bound_for_good(asked: Asked, cluster: SimulatedCluster) -> None:
     pod, names = await asked.created("p", Shape.LONE), await names_of(asked)
     node = questions.node_of(await asked.filter(pod, names))
 
@@ -89,7 +89,7 @@ async def test_promised_pod_is_bound_for_good(asked: Asked, cluster: SimulatedCl
     assert (questions.fault_of_bind(answer), bound["spec"]["nodeName"]) == ("", node)
 
 
-async def test_pod_that_is_only_asked_about_finds_nodes_and_scores(asked: Asked) -> None:
+async def test_what_if_question_finds_nodes_and_scores(asked: Asked) -> None:
     pod, names = questions.as_what_if(questions.pod("p", Shape.LONE)), await names_of(asked)
 
     filtered = await asked.filter(pod, names)
@@ -126,7 +126,7 @@ async def test_deleted_pod_is_gone(asked: Asked, cluster: SimulatedCluster) -> N
     assert "p" not in [pod["metadata"]["name"] for pod in cluster.objects(Resource.PODS)]
 
 
-async def test_write_that_cannot_be_is_told(asked: Asked) -> None:
+async def test_impossible_write_is_reported(asked: Asked) -> None:
     await asked.created("p", Shape.LONE)
 
     again = await asked.of_cluster("POST", "/pods", [questions.pod("p", Shape.LONE)])
@@ -135,7 +135,7 @@ async def test_write_that_cannot_be_is_told(asked: Asked) -> None:
     assert (again, absent) == ((409, "p already exists"), (409, "load/q does not exist"))
 
 
-def test_nodes_of_the_cluster_have_from_one_free_gpu_to_all_of_them() -> None:
+def test_nodes_of_the_cluster_have_from_one_to_all_gpus_free() -> None:
     running = used_in_part(NODES).objects(Resource.PODS)
     used = [int(pod["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"]) for pod in running]
 

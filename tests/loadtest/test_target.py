@@ -21,7 +21,7 @@ def wait_until_told(target: Target, expected: list[str]) -> None:
     eventually(lambda: reasons(target) == expected, within_s=30.0, what=f"waiting for {expected}")
 
 
-def test_backlog_waits_until_it_is_let_start(tmp_path: Path) -> None:
+def test_backlog_waits_until_it_may_start(tmp_path: Path) -> None:
     with Target(NODES, tmp_path / "log") as target:
         target.fill(3)
         wait_until_told(target, ["OverLimit"] * 3)
@@ -32,7 +32,7 @@ def test_backlog_waits_until_it_is_let_start(tmp_path: Path) -> None:
         wait_until_told(target, [])
 
 
-def test_backlog_that_was_emptied_can_be_filled_again(tmp_path: Path) -> None:
+def test_emptied_backlog_can_be_filled_again(tmp_path: Path) -> None:
     with Target(NODES, tmp_path / "log") as target:
         for _ in range(2):
             target.fill(2)

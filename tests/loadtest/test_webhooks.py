@@ -13,7 +13,7 @@ def measured(*faults: str, requests: int = 1, ended_well: bool = True) -> Measur
     return Measured(phase=Phase(names=500), rows=made, faults=told, used=UNUSED, ended_well=ended_well)
 
 
-def test_every_size_is_asked_by_itself_before_any_is_asked_beside_a_plan() -> None:
+def test_every_size_is_measured_alone_before_any_is_measured_beside_a_plan() -> None:
     assert [str(phase) for phase in phases([100, 500], [500])] == ["100 names", "500 names", "500 names beside a plan"]
     assert [phase.beside for phase in phases([100], [500])] == [Beside.NOTHING, Beside.PLAN]
 
@@ -22,7 +22,7 @@ def test_phase_without_a_wrong_answer_is_good(capsys: pytest.CaptureFixture[str]
     assert (is_good(measured()), capsys.readouterr().out) == (True, "")
 
 
-def test_wrong_answers_are_told_with_their_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_answers_are_reported_with_their_number(capsys: pytest.CaptureFixture[str]) -> None:
     good = is_good(measured("taken", "gone"))
 
     assert (good, capsys.readouterr().out) == (False, "500 names: 2 of bind failed; the first: taken\n")

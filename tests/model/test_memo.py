@@ -5,7 +5,7 @@ import pytest
 from app.model.snapshot import Memo
 
 
-def test_an_answer_is_read_by_get_alone_since_another_thread_may_forget_it() -> None:
+def test_an_answer_is_read_only_by_get_because_another_thread_may_drop_it() -> None:
     memo = Memo()
     memo.remember("question", 1)
 
@@ -16,7 +16,7 @@ def test_an_answer_is_read_by_get_alone_since_another_thread_may_forget_it() -> 
     assert (memo.get("question"), "question" in memo) == (1, True)
 
 
-def test_before_there_are_too_many_answers_all_are_forgotten() -> None:
+def test_all_answers_are_dropped_before_there_are_too_many() -> None:
     memo = Memo()
     for number in range(3):
         memo.remember(number, number, most=2)

@@ -42,7 +42,7 @@ READERS = [
 
 
 @given(number=NUMBERS, suffix=st.sampled_from(SUFFIXES))
-def test_quantities_are_what_kubernetes_reads_rounded_up(number: str, suffix: str) -> None:
+def test_quantities_are_read_as_by_kubernetes_and_rounded_up(number: str, suffix: str) -> None:
     with localcontext(prec=200):
         exact = parse_quantity(number + suffix)  # type: ignore[no-untyped-call]  # ships no types
         expected = {1000: _up(exact * 1000), 1: _up(exact)}
@@ -85,7 +85,7 @@ OTHERS = [pytest.param(10**5000, id="huge"), True, None, nan, inf, [], {}]
 
 
 @pytest.mark.parametrize("text", [*TEXTS, *OTHERS])
-def test_what_is_no_quantity_or_too_much_is_refused(text: object) -> None:
+def test_a_text_that_is_no_quantity_or_too_large_is_refused(text: object) -> None:
     with pytest.raises(QuantityError):
         whole(text)
 
@@ -111,7 +111,7 @@ def test_integers_are_read_back(number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1\n", "1_0", "٣", "1e1", "1.0", "65", "9" * 5000, 1, None])
-def test_what_is_no_plain_integer_is_refused(text: object) -> None:
+def test_a_text_that_is_no_plain_integer_is_refused(text: object) -> None:
     with pytest.raises(QuantityError):
         integer(text, maximum=64)
 
@@ -130,7 +130,7 @@ def test_what_is_no_plain_integer_is_refused(text: object) -> None:
         *((text, None) for text in ("", "+", "-", "++5", " 5", "5\n", "1_0", "0x10", "5e0", "٣", "9" * 10_000)),
     ],
 )
-def test_integers_that_are_compared_are_read_as_go_reads_them(text: str, number: int | None) -> None:
+def test_compared_integers_are_read_as_by_go(text: str, number: int | None) -> None:
     assert int64(text) == number
 
 
@@ -145,7 +145,7 @@ def test_fractions_are_read_back_with_and_without_zeros(millionths: int) -> None
     "text",
     ["0.0005", "0.000999", "0.3333333", "0.0", "1", "1.0", "0.", "5e-1", "NaN", "-0.5", "0.5 ", "0.٣", "00.5", 0.5],
 )
-def test_what_is_no_part_of_a_device_is_refused(text: object) -> None:
+def test_a_text_that_is_no_fraction_of_a_device_is_refused(text: object) -> None:
     with pytest.raises(QuantityError):
         fraction_ppm(text)
 
@@ -154,25 +154,25 @@ def test_what_is_no_part_of_a_device_is_refused(text: object) -> None:
     ("number", "amount"),
     [(-1, UNLIMITED), (-1.0, UNLIMITED), (0, 0), (0.5, 500), (1.5, 1500), (0.1 + 0.2, 300), (1 / 3, 333), (1e3, 10**6)],
 )
-def test_a_queue_may_name_parts_of_a_unit_to_the_nearest(number: float, amount: int) -> None:
+def test_amounts_of_a_queue_are_rounded_to_the_nearest_unit(number: float, amount: int) -> None:
     assert queue_amount(number, scale=1000) == amount
 
 
 @pytest.mark.parametrize(
     "number", [nan, inf, -inf, True, "1", None, -2, -0.5, 1e300, pytest.param(10**5000, id="huge"), [1]]
 )
-def test_what_is_no_queue_amount_is_refused(number: object) -> None:
+def test_an_invalid_queue_amount_is_refused(number: object) -> None:
     with pytest.raises(QuantityError):
         queue_amount(number, scale=1000)
 
 
-def test_a_weight_that_is_not_zero_stays_so() -> None:
+def test_a_weight_above_zero_stays_above_zero() -> None:
     assert [weight_micro(number) for number in (0, 1e-9, 1 / 3, 2)] == [0, 1, 333_333, 2_000_000]
 
 
 @pytest.mark.parametrize("read", READERS)
 @given(value=JSON)
-def test_only_a_quantity_error_ever_escapes(read: Callable[[object], int], value: object) -> None:
+def test_only_a_quantity_error_is_raised(read: Callable[[object], int], value: object) -> None:
     amount, sentence = _attempt(read, value)
 
     assert isinstance(amount, int)

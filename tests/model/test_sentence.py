@@ -21,14 +21,14 @@ from app.model.sentence import (
 PROMISED = say("The node is promised to {first}.", first=Name("a", "train"))
 
 
-def test_a_name_is_told_to_readers_of_its_namespace_alone() -> None:
+def test_a_name_is_shown_only_to_readers_of_its_namespace() -> None:
     hidden = "The node is promised to a PodGroup in another namespace."
 
     assert told(PROMISED, EVERYTHING) == told(PROMISED, tenant("a")) == "The node is promised to a/train."
     assert told(PROMISED, tenant("b")) == told(PROMISED, EVERYBODY) == str(PROMISED) == hidden
 
 
-def test_text_that_names_nobody_is_told_as_it_is() -> None:
+def test_text_without_names_is_shown_as_it_is() -> None:
     assert told("No node has room.", EVERYBODY) == "No node has room."
     assert told(say("{count} of {all} nodes", count=1, all="two"), EVERYBODY) == "1 of two nodes"
 
@@ -40,11 +40,11 @@ def test_sentences_within_sentences_keep_their_names() -> None:
     assert told(whole, EVERYBODY) == "It waits: the node is promised to a PodGroup in another namespace; nobody leaves."
 
 
-def test_text_that_is_made_by_chance_reveals_no_name() -> None:
+def test_random_text_reveals_no_name() -> None:
     assert "train" not in f"{PROMISED}" + PROMISED.rstrip(".") + PROMISED.upper().lower()
 
 
-def test_the_first_few_names_of_a_list_are_told_and_the_others_counted() -> None:
+def test_the_first_few_names_of_a_list_are_shown_and_the_others_counted() -> None:
     names = Names(tuple(Name(namespace, f"p-{n}") for n in range(4) for namespace in ("a", "b")))
     one_hidden = Names((Name("a", "p"), Name("b", "p")))
 
@@ -69,7 +69,7 @@ def test_a_copy_keeps_its_names() -> None:
     assert [told(each, EVERYTHING) for each in copies] == ["The node is promised to a/train."] * 2
 
 
-def test_sentences_differ_when_anybody_may_read_another_name_in_them() -> None:
+def test_sentences_differ_when_any_reader_sees_another_name_in_them() -> None:
     other = say("The node is promised to {first}.", first=Name("b", "train"))
 
     assert str(other) == str(PROMISED)

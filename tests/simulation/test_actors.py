@@ -21,7 +21,7 @@ def gang(name: str, *, members: int, kind: str = "gang") -> Arrival:
     return Arrival(after_s=0, kind=kind, objects=(group, *pods))
 
 
-async def test_a_bound_pod_runs_for_its_time_and_is_gone_after_it() -> None:
+async def test_a_bound_pod_runs_for_its_time_and_is_deleted_after_it() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     pod = create_pod(cluster, runtime_s=30)
     await cluster.bind(ref(pod), NODE, {})
@@ -35,7 +35,7 @@ async def test_a_bound_pod_runs_for_its_time_and_is_gone_after_it() -> None:
     assert cluster.objects(Resource.PODS) == []
 
 
-async def test_a_pod_deleted_while_it_runs_disturbs_no_other() -> None:
+async def test_a_pod_deleted_while_it_runs_affects_no_other() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     deleted, other = create_pod(cluster, "deleted", runtime_s=10), create_pod(cluster, "other", runtime_s=20)
     await cluster.bind(ref(deleted), NODE, {})
@@ -49,7 +49,7 @@ async def test_a_pod_deleted_while_it_runs_disturbs_no_other() -> None:
     assert cluster.objects(Resource.PODS) == []
 
 
-async def test_a_pod_that_is_told_to_leave_is_gone_after_its_grace_period() -> None:
+async def test_an_evicted_pod_is_gone_after_its_grace_period() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     pod = create_pod(cluster, runtime_s=1000)
     await cluster.bind(ref(pod), NODE, {})
@@ -64,7 +64,7 @@ async def test_a_pod_that_is_told_to_leave_is_gone_after_its_grace_period() -> N
     assert cluster.objects(Resource.PODS) == []
 
 
-async def test_a_pod_that_finishes_within_its_grace_period_disturbs_nobody() -> None:
+async def test_a_pod_that_finishes_within_its_grace_period_affects_no_other() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     pod = create_pod(cluster, runtime_s=10)
     await cluster.bind(ref(pod), NODE, {})
@@ -77,7 +77,7 @@ async def test_a_pod_that_finishes_within_its_grace_period_disturbs_nobody() -> 
     assert cluster.objects(Resource.PODS) == []
 
 
-async def test_users_stop_while_too_much_waits() -> None:
+async def test_users_stop_while_too_much_is_pending() -> None:
     cluster, clock = SimulatedCluster(), ManualClock()
     work = (gang(f"g{number}", members=16) for number in range(100))
 
@@ -87,7 +87,7 @@ async def test_users_stop_while_too_much_waits() -> None:
     assert MOST_WAITING <= len(cluster.objects(Resource.PODS)) < MOST_WAITING + 16
 
 
-async def test_what_can_never_start_waits_in_small_numbers_and_keeps_nobody_from_submitting() -> None:
+async def test_workloads_that_can_never_start_are_few_and_do_not_stop_other_submissions() -> None:
     cluster, clock = SimulatedCluster(), ManualClock()
     in_vain = (
         gang(f"{kind}{number}", members=MOST_WAITING, kind=kind)
@@ -102,7 +102,7 @@ async def test_what_can_never_start_waits_in_small_numbers_and_keeps_nobody_from
     assert groups == {f"{kind}{number}" for kind in NEVER_START for number in range(MOST_IN_VAIN)} | {"g"}
 
 
-async def test_what_can_never_start_comes_again_after_it_was_given_up() -> None:
+async def test_a_workload_that_can_never_start_is_submitted_again_after_it_was_given_up() -> None:
     cluster, clock = SimulatedCluster(), ManualClock()
     again = Arrival(after_s=PATIENCE_S + 1, kind="incomplete", objects=gang("again", members=1).objects)
     first = (gang(f"g{number}", members=1, kind="incomplete") for number in range(MOST_IN_VAIN))
@@ -113,7 +113,7 @@ async def test_what_can_never_start_comes_again_after_it_was_given_up() -> None:
     assert [pod["metadata"]["name"] for pod in cluster.objects(Resource.PODS)] == ["again-0"]
 
 
-async def test_users_give_up_what_never_started_and_tidy_its_podgroup_away() -> None:
+async def test_users_give_up_workloads_that_never_started_and_delete_their_podgroups() -> None:
     cluster, clock = SimulatedCluster(), ManualClock()
     with playing(Users(cluster, clock).run([gang("g", members=2)])):
         await clock.advance(1)
@@ -125,7 +125,7 @@ async def test_users_give_up_what_never_started_and_tidy_its_podgroup_away() -> 
     assert [cluster.objects(resource) for resource in (Resource.PODS, Resource.POD_GROUPS)] == [[], []]
 
 
-async def test_what_was_evicted_is_submitted_again() -> None:
+async def test_an_evicted_workload_is_submitted_again() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     with playing(
         Users(cluster, clock).run([gang("g", members=2)]),
@@ -144,7 +144,7 @@ async def test_what_was_evicted_is_submitted_again() -> None:
     assert len(cluster.objects(Resource.POD_GROUPS)) == 1
 
 
-async def test_a_pod_that_failed_is_cleared_away_and_submitted_again_after_a_pause() -> None:
+async def test_a_failed_pod_is_deleted_and_submitted_again_after_a_pause() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     with playing(Users(cluster, clock).run([gang("g", members=1)])):
         await clock.advance(1)
@@ -160,7 +160,7 @@ async def test_a_pod_that_failed_is_cleared_away_and_submitted_again_after_a_pau
     assert "nodeName" not in again["spec"]
 
 
-async def test_a_failed_pod_of_nobody_among_them_is_left_to_whoever_made_it() -> None:
+async def test_a_failed_pod_of_another_user_is_not_deleted() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     cluster.create(Resource.PODS, manifests.foreign_pod("other", node="n1", gpus=1))
     with playing(Users(cluster, clock).run([])):
@@ -172,7 +172,7 @@ async def test_a_failed_pod_of_nobody_among_them_is_left_to_whoever_made_it() ->
     assert [pod["metadata"]["uid"] for pod in cluster.objects(Resource.PODS)] == [other["metadata"]["uid"]]
 
 
-async def test_what_was_submitted_again_is_given_up_as_well() -> None:
+async def test_a_workload_that_was_submitted_again_is_given_up_too() -> None:
     cluster, clock = cluster_with_node("n1"), ManualClock()
     with playing(
         Users(cluster, clock).run([gang("g", members=1)]),
@@ -191,12 +191,12 @@ async def test_what_was_submitted_again_is_given_up_as_well() -> None:
     assert cluster.objects(Resource.PODS) == cluster.objects(Resource.POD_GROUPS) == []
 
 
-def test_the_same_seed_brings_the_same_work() -> None:
+def test_the_same_seed_gives_the_same_workloads() -> None:
     assert list(islice(arrivals(7), 50)) == list(islice(arrivals(7), 50))
     assert list(islice(arrivals(7), 50)) != list(islice(arrivals(8), 50))
 
 
-def test_the_furniture_is_sixteen_gpu_nodes_three_in_a_lab_two_without_and_a_tree_with_three_leaves() -> None:
+def test_the_simulated_cluster_has_sixteen_gpu_nodes_three_lab_nodes_two_without_gpus_and_three_leaf_queues() -> None:
     items = list(furniture())
 
     queues = {
@@ -207,7 +207,7 @@ def test_the_furniture_is_sixteen_gpu_nodes_three_in_a_lab_two_without_and_a_tre
     assert set(queues) - set(queues.values()) == {"vision", "language", "serving"}
 
 
-def test_every_interesting_state_is_in_the_first_hundred_arrivals() -> None:
+def test_every_interesting_state_is_in_the_first_hundred_workloads() -> None:
     names = {
         item["metadata"]["name"].split("-")[0] for arrival in islice(arrivals(1), 100) for _, item in arrival.objects
     }

@@ -14,14 +14,14 @@ def pod(part: dict[str, str]) -> RawObject:
     return manifests.pod(Job(name="p", queue="q", part=part))
 
 
-def test_a_pod_that_asks_for_no_part_is_stored_as_it_is() -> None:
+def test_a_pod_that_requests_no_gpu_share_is_stored_as_it_is() -> None:
     whole = manifests.pod(Job(name="p", queue="q", gpus=1))
 
     assert admitted(whole) == whole
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_who_asks_for_a_part_is_stored_as_our_admission_would_store_it(part: dict[str, str]) -> None:
+def test_a_pod_with_a_gpu_share_is_stored_as_our_admission_would_store_it(part: dict[str, str]) -> None:
     stored = admitted(pod(part))
 
     assert list(environment.devices(stored)) == list(shape.held(stored)) == []
@@ -29,7 +29,7 @@ def test_who_asks_for_a_part_is_stored_as_our_admission_would_store_it(part: dic
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_part_that_is_asked_for_can_be_read(part: dict[str, str]) -> None:
+def test_every_requested_gpu_share_can_be_read(part: dict[str, str]) -> None:
     stored = admitted(pod(part)) | {"metadata": pod(part)["metadata"] | {"uid": "u", "creationTimestamp": ""}}
 
     read = decode.pod(stored, profiles=frozenset({PROFILE}))
@@ -37,7 +37,7 @@ def test_every_part_that_is_asked_for_can_be_read(part: dict[str, str]) -> None:
     assert (read.problem, read.sharing is not None) == ("", True)
 
 
-def test_who_is_submitted_again_is_as_it_was_and_knows_of_no_device() -> None:
+def test_a_pod_that_is_submitted_again_is_unchanged_and_has_no_device() -> None:
     written = pod({"gpu-fraction": "0.5"})
     stored = admitted(written)
     annotations = stored["metadata"]["annotations"] | {DEVICES_ANNOTATION: "GPU-1"}

@@ -19,7 +19,7 @@ from tests.simulation.play import cluster_with_node, create_pod, ref, stored
 NODE = NodeName("n1")
 
 
-def test_a_simulated_cluster_is_a_cluster() -> None:
+def test_a_simulated_cluster_implements_the_cluster_protocol() -> None:
     cluster: Cluster = SimulatedCluster()
 
     assert cluster is not None
@@ -38,7 +38,7 @@ async def test_binding_sets_node_and_annotations_and_ends_the_nomination_in_one_
     assert "nominatedNodeName" not in bound["status"]
 
 
-async def test_a_bound_pod_is_not_bound_again_not_even_to_the_same_node() -> None:
+async def test_a_bound_pod_is_not_bound_again_even_to_the_same_node() -> None:
     cluster = cluster_with_node("n1")
     pod = create_pod(cluster)
     await cluster.bind(ref(pod), NODE, {})
@@ -61,7 +61,7 @@ async def test_a_pod_that_is_gated_or_being_deleted_is_not_bound(change: dict[st
         await cluster.bind(ref(pod), NODE, {})
 
 
-async def test_a_release_takes_off_our_gate_and_leaves_those_of_others() -> None:
+async def test_a_release_removes_our_gate_and_leaves_those_of_others() -> None:
     cluster = cluster_with_node("n1")
     pod = create_pod(cluster)
     cluster.patch(Ref.of(Resource.PODS, pod), {"spec": {"schedulingGates": [{"name": GATE}, {"name": "g"}]}})
@@ -74,7 +74,7 @@ async def test_a_release_takes_off_our_gate_and_leaves_those_of_others() -> None
     assert stored(cluster, pod) == once
 
 
-async def test_no_write_reaches_a_recreated_namesake() -> None:
+async def test_no_write_reaches_a_recreated_pod_of_the_same_name() -> None:
     cluster = cluster_with_node("n1")
     earlier = ref(create_pod(cluster), uid="earlier")
 
@@ -97,7 +97,7 @@ async def test_a_bound_pod_cannot_be_nominated() -> None:
 
 
 @pytest.mark.parametrize("verb", ["evict", "delete_pod"])
-async def test_a_bound_pod_that_is_told_to_leave_stays_for_its_grace_period(verb: str) -> None:
+async def test_an_evicted_bound_pod_stays_for_its_grace_period(verb: str) -> None:
     cluster = cluster_with_node("n1")
     pod = create_pod(cluster)
     await cluster.bind(ref(pod), NODE, {})
@@ -109,7 +109,7 @@ async def test_a_bound_pod_that_is_told_to_leave_stays_for_its_grace_period(verb
     assert (metadata["deletionTimestamp"], metadata["deletionGracePeriodSeconds"]) == ("1970-01-01T00:00:00Z", 30)
 
 
-async def test_nobody_has_a_disruption_budget_and_a_question_evicts_nobody() -> None:
+async def test_there_are_no_disruption_budgets_and_a_dry_run_evicts_no_pod() -> None:
     cluster = cluster_with_node("n1")
     pod = create_pod(cluster)
 
@@ -120,7 +120,7 @@ async def test_nobody_has_a_disruption_budget_and_a_question_evicts_nobody() -> 
         await cluster.may_evict(ref(pod, uid="earlier"))
 
 
-async def test_a_pod_that_runs_nowhere_is_gone_at_once() -> None:
+async def test_a_pod_that_does_not_run_is_gone_at_once() -> None:
     cluster = cluster_with_node("n1")
     pod = create_pod(cluster)
 
@@ -129,7 +129,7 @@ async def test_a_pod_that_runs_nowhere_is_gone_at_once() -> None:
     assert cluster.objects(Resource.PODS) == []
 
 
-async def test_the_mark_of_a_disruption_stands_beside_other_conditions_and_replaces_an_earlier_mark() -> None:
+async def test_the_disruption_condition_is_added_beside_others_and_replaces_an_earlier_one() -> None:
     cluster = cluster_with_node("n1")
     pod = create_pod(cluster)
     scheduled = {"type": "PodScheduled", "status": "True"}
@@ -147,12 +147,12 @@ async def test_the_mark_of_a_disruption_stands_beside_other_conditions_and_repla
     assert stored(cluster, pod)["status"]["conditions"] == [scheduled, mark]
 
 
-async def test_a_write_to_what_does_not_exist_is_not_found() -> None:
+async def test_a_write_to_a_missing_object_is_not_found() -> None:
     with pytest.raises(NotFoundError):
         await SimulatedCluster().write_status(Resource.QUEUES, "", "nobody", {})
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_name_can_be_used_once() -> None:
     cluster = cluster_with_node("n1")
     create_pod(cluster)
 
@@ -171,7 +171,7 @@ async def test_every_watcher_gets_a_list_and_then_each_change_once() -> None:
     assert [await anext(watch) for watch in watches] == [Changed(stored(cluster, pod))] * 2
 
 
-async def test_a_finished_pod_is_deleted_for_the_watch_as_it_was_before_but_can_still_be_read() -> None:
+async def test_a_finished_pod_is_deleted_for_the_watch_in_its_last_state_but_can_still_be_read() -> None:
     cluster = cluster_with_node()
     pod = create_pod(cluster)
     watch = cluster.watch_whole(Resource.PODS)
@@ -183,7 +183,7 @@ async def test_a_finished_pod_is_deleted_for_the_watch_as_it_was_before_but_can_
     assert await cluster.read_pod(ref(pod)) == finished
 
 
-async def test_a_watcher_is_told_only_what_it_keeps() -> None:
+async def test_a_watcher_gets_only_the_fields_it_keeps() -> None:
     cluster = cluster_with_node()
     pod = create_pod(cluster, "early")
     watch = cluster.watch(Resource.PODS, lambda item: str(item["metadata"]["name"]))
@@ -222,7 +222,7 @@ def at_version(item: RawObject, later: RawObject) -> RawObject:
     return item | {"metadata": item["metadata"] | {"resourceVersion": version}}
 
 
-async def test_a_pod_that_leeboard_makes_has_the_priority_of_its_class() -> None:
+async def test_a_pod_created_by_leeboard_has_the_priority_of_its_class() -> None:
     cluster = cluster_with_node("n1")
     cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("leeboard-reservation"))
 

@@ -66,7 +66,7 @@ class Stage:
         return [pod["metadata"]["name"] for pod in self.cluster.objects(Resource.PODS)]
 
 
-async def test_the_agent_tells_of_every_device_what_it_is_and_that_all_are_on_one_switch() -> None:
+async def test_the_agent_reports_every_device_and_that_all_are_on_one_switch() -> None:
     stage = Stage()
     with stage.plays():
         await stage.clock.advance(1)
@@ -86,7 +86,7 @@ async def test_the_agent_tells_of_every_device_what_it_is_and_that_all_are_on_on
     assert stage.report.layout.scores[0][1] >= NVLINKS * NVLINK_SCORE
 
 
-async def test_a_pod_holds_the_devices_that_it_asked_for_until_it_is_over() -> None:
+async def test_a_pod_holds_its_requested_devices_until_it_ends() -> None:
     stage = Stage()
     with stage.plays():
         await stage.starts("two", gpus=2, runtime_s=20)
@@ -98,7 +98,7 @@ async def test_a_pod_holds_the_devices_that_it_asked_for_until_it_is_over() -> N
     assert stage.holders == [[], []]
 
 
-async def test_a_pod_without_a_free_device_fails_as_a_kubelet_fails_it() -> None:
+async def test_a_pod_without_a_free_device_fails_as_at_a_kubelet() -> None:
     stage = Stage()
     with stage.plays():
         await stage.starts("first")
@@ -126,7 +126,7 @@ async def test_a_pod_that_is_deleted_before_it_starts_leaves_its_device_free() -
     assert stage.holders == [[], []]
 
 
-async def test_a_pod_that_runs_for_good_is_given_its_devices_once() -> None:
+async def test_a_pod_that_runs_for_ever_gets_its_devices_once() -> None:
     stage = Stage()
     stage.cluster.create(Resource.PODS, manifests.foreign_pod("stays", node=NODE, gpus=2))
     with stage.plays():
@@ -136,7 +136,7 @@ async def test_a_pod_that_runs_for_good_is_given_its_devices_once() -> None:
     assert stage.holders == [["stays"], ["stays"]]
 
 
-async def test_who_shares_a_device_uses_most_of_its_part_and_nobody_holds_the_device_for_that() -> None:
+async def test_a_pod_that_shares_a_gpu_uses_most_of_its_share_and_does_not_hold_the_device() -> None:
     stage = Stage()
     with stage.plays():
         await stage.clock.advance(1)
@@ -151,7 +151,7 @@ async def test_who_shares_a_device_uses_most_of_its_part_and_nobody_holds_the_de
         assert HALF_MIB // 2 < (used_mib or 0) < HALF_MIB + Settings().overuse_tolerance_mib
 
 
-async def test_now_and_then_a_pod_uses_a_little_more_than_its_part_but_no_device_more_than_it_has() -> None:
+async def test_a_pod_sometimes_uses_a_little_more_than_its_share_but_no_gpu_more_than_it_has() -> None:
     stage = Stage()
     seen: set[int] = set()
     with stage.plays():
@@ -170,7 +170,7 @@ async def test_now_and_then_a_pod_uses_a_little_more_than_its_part_but_no_device
     assert min(seen) < MEMORY_MIB // 2 < max(seen) <= MEMORY_MIB // 2 + Settings().overuse_tolerance_mib
 
 
-async def test_what_only_reserves_a_device_holds_it_and_uses_nothing() -> None:
+async def test_a_reservation_pod_holds_its_device_and_uses_nothing() -> None:
     stage = Stage()
     pod = create_pod(stage.cluster, "reserves")
     stage.cluster.patch(Ref.of(Resource.PODS, pod), {"metadata": {"labels": {"app": RESERVATION_APP}}})
@@ -182,7 +182,7 @@ async def test_what_only_reserves_a_device_holds_it_and_uses_nothing() -> None:
     assert ([holder.name for holder in device.holders], device.used_mib) == (["reserves-0"], 0)
 
 
-async def test_an_agent_is_heard_now_and_then_although_nothing_has_changed() -> None:
+async def test_an_agent_reports_periodically_although_nothing_has_changed() -> None:
     stage = Stage()
     with stage.plays():
         await stage.clock.advance(1)

@@ -41,7 +41,7 @@ async def test_kinds_that_are_always_there_need_no_installation() -> None:
     assert await cluster.path_of("scheduling.run.ai/v2alpha2", "PodGroup") == Resource.POD_GROUPS.value
 
 
-async def test_a_kind_is_followed_from_its_list_on() -> None:
+async def test_a_kind_is_watched_from_its_list_on() -> None:
     cluster = with_jobs()
     cluster.create(JOBS, job("early"))
     watch = cluster.follow(JOBS, name_of, depth=Depth.WHOLE)
@@ -67,7 +67,7 @@ async def test_a_kind_that_is_not_installed_is_denied_until_it_is() -> None:
     assert await waiting == Listed([])
 
 
-async def test_an_object_that_has_finished_is_followed_on() -> None:
+async def test_a_finished_object_is_still_watched() -> None:
     cluster = with_jobs()
     made = cluster.create(JOBS, job("j"))
     watch = cluster.follow(JOBS, name_of, depth=Depth.METADATA)
@@ -78,7 +78,7 @@ async def test_an_object_that_has_finished_is_followed_on() -> None:
     assert await anext(watch) == Changed("j")
 
 
-async def test_metadata_alone_is_shown_to_who_asks_for_no_more() -> None:
+async def test_a_client_that_requests_metadata_gets_only_that() -> None:
     cluster = with_jobs()
     made = cluster.create(JOBS, job("j", parallelism=2))
 
@@ -89,12 +89,12 @@ async def test_metadata_alone_is_shown_to_who_asks_for_no_more() -> None:
     assert read == [{"metadata": made["metadata"]}, made]
 
 
-async def test_what_is_not_there_is_read_as_nothing() -> None:
+async def test_a_missing_object_is_read_as_none() -> None:
     assert await with_jobs().read_object(JOBS, "ns", "j", depth=Depth.WHOLE) is None
     assert await SimulatedCluster().read_object(JOBS, "ns", "j", depth=Depth.WHOLE) is None
 
 
-async def test_objects_are_created_amended_and_removed() -> None:
+async def test_objects_are_created_patched_and_deleted() -> None:
     cluster = with_jobs()
 
     await cluster.create_object(JOBS, "ns", {"metadata": {"name": "j"}, "spec": {"parallelism": 1}})
@@ -111,7 +111,7 @@ async def test_objects_are_created_amended_and_removed() -> None:
     assert cluster.objects(JOBS) == []
 
 
-async def test_a_namesake_is_neither_amended_nor_removed() -> None:
+async def test_another_object_of_the_same_name_is_neither_patched_nor_deleted() -> None:
     cluster = with_jobs()
     made = cluster.create(JOBS, job("j"))
 
@@ -123,7 +123,7 @@ async def test_a_namesake_is_neither_amended_nor_removed() -> None:
     assert cluster.objects(JOBS) == [made]
 
 
-async def test_pods_may_be_followed_like_any_kind() -> None:
+async def test_pods_may_be_watched_like_any_kind() -> None:
     cluster = cluster_with_node()
     pod = create_pod(cluster)
 

@@ -66,7 +66,7 @@ class Stage:
         return {name: condition[name] for name in ("status", "reason", "message") if name in condition}
 
 
-async def test_the_node_with_the_best_score_is_taken() -> None:
+async def test_the_node_with_the_best_score_is_chosen() -> None:
     stage = Stage()
     pod = create_pod(stage.cluster)
 
@@ -76,7 +76,7 @@ async def test_the_node_with_the_best_score_is_taken() -> None:
     assert stored(stage.cluster, pod)["spec"]["nodeName"] == "n2"
 
 
-async def test_higher_priority_goes_first_and_then_who_came_first() -> None:
+async def test_higher_priority_is_first_and_then_the_earlier_pod() -> None:
     stage = Stage()
     for name, priority_class in (("a", "train"), ("b", "train"), ("c", "inference")):
         create_pod(stage.cluster, name, priority_class=priority_class)
@@ -87,7 +87,7 @@ async def test_higher_priority_goes_first_and_then_who_came_first() -> None:
     assert [name for name, _ in stage.extender.filtered] == ["c-0", "a-0", "b-0"]
 
 
-async def test_binds_wait_side_by_side_and_what_is_assumed_is_not_offered_twice() -> None:
+async def test_binds_wait_in_parallel_and_assumed_resources_are_not_offered_twice() -> None:
     stage = Stage()
     stage.extender.barrier.clear()
     for name in ("a", "b", "c"):
@@ -100,7 +100,7 @@ async def test_binds_wait_side_by_side_and_what_is_assumed_is_not_offered_twice(
     assert stage.extender.filtered == [("a-0", ["n1", "n2"]), ("b-0", ["n1"])]
 
 
-async def test_a_pod_that_no_node_holds_is_refused_in_the_words_of_kube_scheduler_without_asking_us() -> None:
+async def test_a_pod_that_fits_on_no_node_is_refused_like_kube_scheduler_without_calling_leeboard() -> None:
     stage = Stage()
     pod = create_pod(stage.cluster, gpus=16)
 
@@ -112,7 +112,7 @@ async def test_a_pod_that_no_node_holds_is_refused_in_the_words_of_kube_schedule
     assert stage.extender.filtered == []
 
 
-async def test_a_pod_we_refuse_is_parked_and_its_own_condition_does_not_wake_it() -> None:
+async def test_a_pod_refused_by_leeboard_is_parked_and_its_own_condition_does_not_wake_it() -> None:
     stage = Stage()
     stage.extender.answers = [NO]
     pod = create_pod(stage.cluster)
@@ -124,7 +124,7 @@ async def test_a_pod_we_refuse_is_parked_and_its_own_condition_does_not_wake_it(
     assert len(stage.extender.filtered) == 1
 
 
-async def test_a_parked_pod_wakes_when_another_one_ends() -> None:
+async def test_a_parked_pod_is_woken_when_another_pod_ends() -> None:
     stage = Stage()
     stage.extender.answers = [Filtered(names=("n1",)), NO]
     ending, waiting = create_pod(stage.cluster, "ending"), create_pod(stage.cluster, "waiting")
@@ -210,7 +210,7 @@ async def test_a_failed_bind_frees_the_node_and_is_tried_again() -> None:
     assert stored(stage.cluster, pod)["spec"]["nodeName"] == "n2"
 
 
-async def test_a_bind_that_was_done_although_its_answer_was_lost_keeps_its_node() -> None:
+async def test_a_successful_bind_whose_answer_was_lost_keeps_its_node() -> None:
     stage = Stage()
     stage.extender.answers_lost = [ExtenderError("timed out")]
     create_pod(stage.cluster, "bound", gpus=8)
@@ -224,7 +224,7 @@ async def test_a_bind_that_was_done_although_its_answer_was_lost_keeps_its_node(
     assert stage.extender.filtered == [("bound-0", ["n1", "n2"]), ("next-0", ["n1"])]
 
 
-async def test_a_pod_is_scheduled_when_its_last_gate_is_off() -> None:
+async def test_a_pod_is_scheduled_when_its_last_gate_is_removed() -> None:
     stage = Stage()
     pod = create_pod(stage.cluster, "held")
     stage.cluster.patch(Ref.of(Resource.PODS, pod), {"spec": {"schedulingGates": [{"name": GATE}]}})
@@ -238,7 +238,7 @@ async def test_a_pod_is_scheduled_when_its_last_gate_is_off() -> None:
     assert stored(stage.cluster, pod)["spec"]["nodeName"] == "n2"
 
 
-async def test_pods_of_other_schedulers_and_gated_pods_are_left_alone() -> None:
+async def test_pods_of_other_schedulers_and_gated_pods_are_not_scheduled() -> None:
     stage = Stage()
     foreign, gated = create_pod(stage.cluster, "foreign"), create_pod(stage.cluster, "gated")
     stage.cluster.patch(Ref.of(Resource.PODS, foreign), {"spec": {"schedulerName": "default-scheduler"}})

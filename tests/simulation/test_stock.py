@@ -24,12 +24,12 @@ def test_quantities_are_read_in_thousandths(quantity: str, expected: int) -> Non
     assert milli(quantity) == expected
 
 
-def test_a_pod_fits_what_is_left() -> None:
+def test_a_pod_fits_into_what_is_left() -> None:
     assert lacking(requests(pod(gpus=2)), node(), requests(pod(gpus=6))) == []
     assert lacking(requests(pod(gpus=3)), node(), requests(pod(gpus=6))) == ["Insufficient nvidia.com/gpu"]
 
 
-def test_a_cordoned_node_takes_nothing() -> None:
+def test_a_cordoned_node_takes_no_pods() -> None:
     assert barred(pod(), node(unschedulable=True)) == ["node(s) were unschedulable"]
 
 
@@ -58,7 +58,7 @@ def test_another_toleration_does_not_help(toleration: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("names", "reasons"), [(["n1"], []), (["n2"], ["node(s) didn't match Pod's node affinity/selector"])]
 )
-def test_who_names_its_node_goes_nowhere_else(names: list[str], reasons: list[str]) -> None:
+def test_a_pod_that_names_its_node_is_placed_on_no_other(names: list[str], reasons: list[str]) -> None:
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": names}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
 

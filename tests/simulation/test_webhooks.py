@@ -46,7 +46,7 @@ async def webhooks(service: FakeService) -> AsyncIterator[ExtenderWebhooks]:
         yield ExtenderWebhooks(session, str(server.make_url("/")))
 
 
-async def test_filter_asks_in_the_wire_format_of_kube_scheduler(
+async def test_filter_calls_have_the_wire_format_of_kube_scheduler(
     service: FakeService, webhooks: ExtenderWebhooks
 ) -> None:
     service.answers["filter"] = {
@@ -65,7 +65,7 @@ async def test_filter_asks_in_the_wire_format_of_kube_scheduler(
     assert answer == Filtered(names=("n1",), reasons={"n2": "Leeboard(OverLimit): no"})
 
 
-async def test_bind_asks_with_four_strings(service: FakeService, webhooks: ExtenderWebhooks) -> None:
+async def test_bind_calls_have_four_strings(service: FakeService, webhooks: ExtenderWebhooks) -> None:
     service.answers["bind"] = {"Error": ""}
 
     await webhooks.bind(POD, "n1")
@@ -74,7 +74,7 @@ async def test_bind_asks_with_four_strings(service: FakeService, webhooks: Exten
     assert service.questions == [("bind", "application/json", question)]
 
 
-async def test_no_names_means_no_nodes(service: FakeService, webhooks: ExtenderWebhooks) -> None:
+async def test_an_answer_without_names_means_no_nodes(service: FakeService, webhooks: ExtenderWebhooks) -> None:
     service.answers["filter"] = {}
 
     assert await webhooks.filter(POD, ["n1"]) == Filtered(names=())
@@ -85,7 +85,7 @@ async def test_no_names_means_no_nodes(service: FakeService, webhooks: ExtenderW
     [{"Error": "not synced"}, {"NodeNames": ["invented"]}, [], web.Response(status=500), web.Response(text="{")],
     ids=["error", "invented node", "no object", "status 500", "no JSON"],
 )
-async def test_what_kube_scheduler_takes_for_an_error_is_one(
+async def test_answers_that_kube_scheduler_treats_as_errors_are_errors(
     service: FakeService, webhooks: ExtenderWebhooks, answer: object
 ) -> None:
     service.answers["filter"] = answer
@@ -94,9 +94,7 @@ async def test_what_kube_scheduler_takes_for_an_error_is_one(
         await webhooks.filter(POD, ["n1"])
 
 
-async def test_scores_are_integers_and_a_failure_is_no_opinion(
-    service: FakeService, webhooks: ExtenderWebhooks
-) -> None:
+async def test_scores_are_integers_and_a_failure_gives_none(service: FakeService, webhooks: ExtenderWebhooks) -> None:
     service.answers["prioritize"] = [{"Host": "n1", "Score": 7}, {"Host": "n2", "Score": 7.5}]
     scores = await webhooks.prioritize(POD, ["n1", "n2"])
     service.answers["prioritize"] = {"Error": "no"}

@@ -33,7 +33,7 @@ class Consent:
         await self.cluster.bind(ref(pod), NodeName(node), {})
 
 
-async def test_in_five_minutes_of_the_demo_work_comes_and_goes_and_no_node_is_overcommitted() -> None:
+async def test_in_five_minutes_of_the_demo_pods_start_and_end_and_no_node_is_overcommitted() -> None:
     cluster, clock = furnished(), ManualClock()
     actors = (
         SimulatedKubelet(cluster, SimulatedDevices(cluster), clock),

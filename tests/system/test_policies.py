@@ -360,7 +360,7 @@ def test_no_pod_may_be_stamped_as_preemptible_where_leeboard_binds_all(tenant: A
 
 @pytest.mark.parametrize("rules", [OWN, BESIDE, SECURE], indirect=True)
 @pytest.mark.usefixtures("rules")
-def test_pod_may_not_be_stamped_as_preemptible_later_where_admission_marks_pods(tenant: Api) -> None:
+def test_pod_without_the_marker_may_not_be_stamped_as_preemptible_where_admission_marks_pods(tenant: Api) -> None:
     assert f"Leeboard alone writes {PREEMPTIBLE} on pods; leave it out" in refusal(tenant, preemptible())
 
 

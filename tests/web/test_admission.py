@@ -90,7 +90,7 @@ def counted(metrics: Metrics, verb: Review, outcome: ReviewOutcome) -> float | N
 
 
 @pytest.mark.parametrize("verb", Review)
-async def test_each_verb_asks_its_own_question(served: Served, fake: FakeAdmission, verb: Review) -> None:
+async def test_each_verb_calls_its_own_method(served: Served, fake: FakeAdmission, verb: Review) -> None:
     assert response(await served.ask(post(f"/{verb}?timeout=5s", review(dryRun=True)))) == {"allowed": True}
 
     question = AdmissionQuestion(
@@ -106,7 +106,7 @@ async def test_each_verb_asks_its_own_question(served: Served, fake: FakeAdmissi
     assert fake.asked == [(verb.value, question)]
 
 
-async def test_what_is_deleted_is_what_was_there(served: Served, fake: FakeAdmission) -> None:
+async def test_a_deletion_is_reviewed_with_the_old_object(served: Served, fake: FakeAdmission) -> None:
     await served.ask(post("/validate", review(operation="DELETE", object=None, oldObject=POD)))
 
     assert [(question.object, question.old) for _, question in fake.asked] == [(POD, POD)]
@@ -121,14 +121,14 @@ async def test_changes_are_a_json_patch(served: Served, fake: FakeAdmission) -> 
     assert answer == {"allowed": True, "patchType": "JSONPatch", "warnings": ["one"]}
 
 
-async def test_a_denial_says_why(served: Served, fake: FakeAdmission) -> None:
+async def test_a_denial_gives_the_reason(served: Served, fake: FakeAdmission) -> None:
     fake.answer = Denied("write 1 instead")
 
     status = {"code": 403, "reason": "Forbidden", "message": "write 1 instead"}
     assert response(await served.ask(post("/validate", review()))) == {"allowed": False, "status": status}
 
 
-async def test_long_texts_are_cut_to_what_is_shown(served: Served, fake: FakeAdmission) -> None:
+async def test_long_messages_are_cut_to_what_is_shown(served: Served, fake: FakeAdmission) -> None:
     fake.answer = Admitted(warnings=["é" * 200, "two\nlines"])
     warned = response(await served.ask(post("/validate", review())))
     fake.answer = Denied("x" * 300_000)
@@ -157,7 +157,7 @@ async def test_long_texts_are_cut_to_what_is_shown(served: Served, fake: FakeAdm
         (review(object={"a": [[]] * 1_000_000}), "about 2000026 values, more than the 100000 that are read"),
     ],
 )
-async def test_a_broken_review_is_told_what_is_expected(
+async def test_a_malformed_review_gets_a_message_about_what_is_expected(
     served: Served, fake: FakeAdmission, metrics: Metrics, body: bytes, detail: str
 ) -> None:
     reply = await served.ask(post("/mutate", body))
@@ -169,7 +169,7 @@ async def test_a_broken_review_is_told_what_is_expected(
     assert counted(metrics, Review.MUTATE, ReviewOutcome.BAD_REQUEST) == 1
 
 
-async def test_who_cannot_decide_yet_leaves_it_to_the_failure_policy(
+async def test_a_service_that_cannot_decide_yet_leaves_the_review_to_the_failure_policy(
     served: Served, fake: FakeAdmission, metrics: Metrics
 ) -> None:
     fake.answer = Undecided("nodes are not listed yet")
@@ -181,7 +181,7 @@ async def test_who_cannot_decide_yet_leaves_it_to_the_failure_policy(
     assert counted(metrics, Review.MUTATE, ReviewOutcome.UNDECIDED) == 1
 
 
-async def test_a_fault_of_ours_is_logged_once_and_leaves_it_to_the_failure_policy(
+async def test_an_internal_error_is_logged_once_and_leaves_the_review_to_the_failure_policy(
     served: Served, fake: FakeAdmission, metrics: Metrics
 ) -> None:
     fake.breaks_with = RuntimeError("broken")
@@ -211,7 +211,7 @@ async def test_reviews_are_counted_by_verb_and_outcome(
     assert counted(metrics, Review.MUTATE, outcome) == 1
 
 
-async def test_an_object_of_the_largest_size_is_answered_and_more_is_refused(served: Served) -> None:
+async def test_an_object_of_the_largest_size_is_answered_and_a_larger_one_is_refused(served: Served) -> None:
     object_bytes = "x" * 1_500_000
     most = review(object={"a": object_bytes}, oldObject={"a": object_bytes})
 

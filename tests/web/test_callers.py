@@ -97,7 +97,7 @@ PATHS = ["/metrics", "/api/v1/queues", "/api/v1/podgroups", "/api/v1/gpus", "/ap
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/openapi.json", "/nowhere"])
-async def test_nobody_is_answered_without_a_token_not_even_from_loopback(path: str) -> None:
+async def test_no_caller_is_answered_without_a_token_even_from_loopback(path: str) -> None:
     async with answering(Authority()) as served:
         reply = await served.ask(get(path))
     assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
@@ -105,7 +105,7 @@ async def test_nobody_is_answered_without_a_token_not_even_from_loopback(path: s
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz", "/readyz/event-loop"])
-async def test_health_is_for_everybody(path: str) -> None:
+async def test_health_is_open_to_every_caller(path: str) -> None:
     authority = Authority()
     async with answering(authority) as served:
         assert (await served.ask(get(path))).status == 200
@@ -113,21 +113,21 @@ async def test_health_is_for_everybody(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_nobody_is_answered_where_nobody_can_say_who_they_are(path: str) -> None:
+async def test_no_caller_is_answered_where_tokens_cannot_be_reviewed(path: str) -> None:
     app = operations.application(FakeInspect(), Metrics(), FakePulse(), callers=Nobody())
     async with serving(app) as served:
         assert (await asked(served, path)).status == 401
 
 
 @pytest.mark.parametrize("header", ["Basic eDp5", "Bearer", "Bearer " + "x" * 20_000, "tenant"])
-async def test_what_is_no_token_is_shown_to_nobody(header: str) -> None:
+async def test_a_text_that_is_no_token_is_not_sent_for_review(header: str) -> None:
     authority = Authority(TENANT)
     async with answering(authority) as served:
         assert (await served.ask(get("/api/v1/gpus", f"Authorization: {header}"))).status == 401
     assert authority.tokens == []
 
 
-async def test_a_token_is_reviewed_once_in_a_minute() -> None:
+async def test_a_token_is_reviewed_once_a_minute() -> None:
     authority, clock = Authority(TENANT), Clock()
     async with answering(authority, clock=clock) as served:
         for _ in range(5):
@@ -138,7 +138,7 @@ async def test_a_token_is_reviewed_once_in_a_minute() -> None:
     assert authority.tokens == ["tenant"] * 2
 
 
-async def test_a_flood_of_unknown_tokens_costs_few_reviews_and_keeps_nobody_out_who_is_known() -> None:
+async def test_many_unknown_tokens_cost_few_reviews_and_block_no_known_caller() -> None:
     authority = Authority(TENANT)
     async with answering(authority) as served:
         await asked(served, "/api/v1/podgroups")
@@ -148,7 +148,7 @@ async def test_a_flood_of_unknown_tokens_costs_few_reviews_and_keeps_nobody_out_
     assert len(authority.tokens) == 1 + callers.FAILURES
 
 
-async def test_an_api_server_that_does_not_answer_is_told() -> None:
+async def test_an_api_server_that_does_not_answer_is_reported() -> None:
     async with answering(Authority(TENANT, down=True)) as served:
         reply = await asked(served, "/api/v1/podgroups")
     assert reply.status == 503
@@ -220,14 +220,14 @@ async def test_a_tenant_reads_no_name_of_another_tenant(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", READ)
-async def test_who_may_list_all_pods_reads_every_name(path: str) -> None:
+async def test_a_caller_that_may_list_all_pods_reads_every_name(path: str) -> None:
     async with answering(Authority({"admin": {PODS}}), INSPECT) as served:
         reply = await asked(served, path, "admin")
     assert reply.status == 200
     assert SECRET in reply.body.decode()
 
 
-async def test_a_podgroup_of_another_tenant_is_an_amount() -> None:
+async def test_a_podgroup_of_another_tenant_is_shown_as_an_amount() -> None:
     async with answering(Authority(TENANT), INSPECT) as served:
         listed = (await asked(served, "/api/v1/podgroups")).json
     assert isinstance(listed, dict)
@@ -243,7 +243,7 @@ async def test_a_podgroup_of_another_tenant_is_an_amount() -> None:
 
 @pytest.mark.parametrize("name", ["one", "nobody"])
 @pytest.mark.parametrize("kind", ["why", "pods"])
-async def test_whether_something_is_in_another_namespace_is_not_told(kind: str, name: str) -> None:
+async def test_the_existence_of_an_object_in_another_namespace_is_not_revealed(kind: str, name: str) -> None:
     async with answering(Authority(TENANT), INSPECT) as served:
         reply = await asked(served, f"/api/v1/{kind}/{THEIRS}/{name}")
     assert reply.status == 403
@@ -261,7 +261,9 @@ async def test_whether_something_is_in_another_namespace_is_not_told(kind: str, 
         ("/metrics", {may_list(MINE)}, 403),
     ],
 )
-async def test_what_names_queues_takes_a_right_to_them(path: str, rights: Collection[Right], status: int) -> None:
+async def test_answers_that_name_queues_need_a_right_to_queues(
+    path: str, rights: Collection[Right], status: int
+) -> None:
     async with answering(Authority({"somebody": rights})) as served:
         assert (await asked(served, path, "somebody")).status == status
 
@@ -275,7 +277,7 @@ async def test_an_answer_with_very_many_namespaces_costs_a_bounded_number_of_rev
     assert len(authority.reviews) == 1 + callers.MOST_NAMESPACES
 
 
-async def test_an_answer_in_which_all_namespaces_were_looked_up_is_complete() -> None:
+async def test_an_answer_in_which_all_namespaces_were_reviewed_is_complete() -> None:
     async with answering(Authority(TENANT), INSPECT) as served:
         assert [said(await asked(served, path)) for path in ("/api/v1/podgroups", "/api/v1/gpus")] == [None, None]
 
@@ -294,20 +296,20 @@ def nodes(count: int, *, namespaces: int = 1) -> FakeInspect:
     return FakeInspect(gpus=tuple(map(use, range(count))))
 
 
-async def test_a_list_of_gpus_says_that_names_in_some_namespaces_are_not_shown() -> None:
+async def test_a_list_of_gpus_says_that_names_of_some_namespaces_are_not_shown() -> None:
     async with answering(Authority(TENANT), nodes(1, namespaces=300)) as served:
         assert said(await asked(served, "/api/v1/gpus")) == callers.MORE_NAMESPACES
 
 
 @pytest.mark.parametrize("answered", [0, 1, 5])
-async def test_a_list_of_gpus_fails_with_a_sentence_while_nothing_of_it_was_sent(answered: int) -> None:
+async def test_a_list_of_gpus_fails_with_a_message_before_anything_was_sent(answered: int) -> None:
     async with answering(Authority(TENANT, fails_after=answered), nodes(20)) as served:
         reply = await asked(served, "/api/v1/gpus")
     assert reply.status == 503
     assert b"no API server" in reply.body
 
 
-async def test_a_list_of_gpus_ends_with_a_sentence_when_the_api_server_fails_in_the_middle(
+async def test_a_list_of_gpus_ends_with_a_message_when_the_api_server_fails_in_the_middle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(operations, "PART_BYTES", 1)

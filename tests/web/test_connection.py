@@ -45,7 +45,7 @@ async def transport(recorded: Recorded) -> Joined:
     return Joined(recorded, asyncio.get_running_loop())
 
 
-async def test_head_leaves_together_with_its_body(recorded: Recorded, transport: Joined) -> None:
+async def test_head_is_sent_together_with_its_body(recorded: Recorded, transport: Joined) -> None:
     transport.write(b"head")
     transport.write(b"body")
     await end_of_turn()
@@ -53,7 +53,7 @@ async def test_head_leaves_together_with_its_body(recorded: Recorded, transport:
     assert recorded.sent == [[b"head", b"body"]]
 
 
-async def test_what_nothing_follows_leaves_at_the_end_of_the_turn(recorded: Recorded, transport: Joined) -> None:
+async def test_buffered_bytes_are_sent_at_the_end_of_the_turn(recorded: Recorded, transport: Joined) -> None:
     transport.write(b"continue")
     at_once = list(recorded.sent)
     await end_of_turn()
@@ -61,7 +61,7 @@ async def test_what_nothing_follows_leaves_at_the_end_of_the_turn(recorded: Reco
     assert (at_once, recorded.sent) == ([], [[b"continue"]])
 
 
-async def test_long_answer_is_never_held_as_a_whole(recorded: Recorded, transport: Joined) -> None:
+async def test_long_answer_is_never_buffered_as_a_whole(recorded: Recorded, transport: Joined) -> None:
     for piece in (b"1", b"2", b"3"):
         transport.write(piece)
     at_once = list(recorded.sent)
@@ -70,7 +70,7 @@ async def test_long_answer_is_never_held_as_a_whole(recorded: Recorded, transpor
     assert (at_once, recorded.sent) == ([[b"1", b"2"]], [[b"1", b"2"], [b"3"]])
 
 
-async def test_empty_body_lets_its_head_go(recorded: Recorded, transport: Joined) -> None:
+async def test_empty_body_sends_its_head(recorded: Recorded, transport: Joined) -> None:
     transport.write(b"head")
     transport.write(b"")
     transport.write(b"")
@@ -79,7 +79,7 @@ async def test_empty_body_lets_its_head_go(recorded: Recorded, transport: Joined
     assert recorded.sent == [[b"head", b""]]
 
 
-async def test_close_sends_what_is_held_first(recorded: Recorded, transport: Joined) -> None:
+async def test_close_sends_buffered_bytes_first(recorded: Recorded, transport: Joined) -> None:
     transport.write(b"last words")
     transport.close()
     await end_of_turn()
@@ -95,5 +95,5 @@ async def test_nothing_is_sent_over_a_connection_that_was_cut_off(recorded: Reco
     assert recorded.sent == []
 
 
-async def test_everything_else_is_asked_of_the_connection_itself(transport: Joined) -> None:
+async def test_all_other_calls_go_to_the_connection_itself(transport: Joined) -> None:
     assert transport.get_extra_info("peername") == "caller"

@@ -47,7 +47,7 @@ def two() -> NodeUse:
     return node_use("a", *devices, layout=switched(2, 4), opening=[late], failures=("nvmlSomething: Not Supported",))
 
 
-async def test_a_node_is_told_with_its_devices_pods_and_links() -> None:
+async def test_a_node_is_shown_with_its_devices_pods_and_links() -> None:
     assert (await asked("/api/v1/gpus/a", two())).json == snapshot(
         {
             "apiVersion": "leeboard.dev/v1alpha1",
@@ -153,7 +153,7 @@ async def test_all_nodes_are_listed_with_the_same_devices_and_without_links() ->
     assert many["items"][0] == {key: one[key] for key in one if key not in {"apiVersion", "kind", "links"}}
 
 
-async def test_what_nobody_knows_is_null() -> None:
+async def test_an_unknown_value_is_null() -> None:
     node = node_use("a", on(device(0, used_mib=None), occupant("p")), driver_version="", kubelet_answers=False)
 
     reply = (await asked("/api/v1/gpus/a", node)).json
@@ -163,7 +163,7 @@ async def test_what_nobody_knows_is_null() -> None:
     assert reply["devices"][0]["memory"]["usedMib"] is reply["devices"][0]["shared"][0]["pods"][0]["usedMib"] is None
 
 
-async def test_an_unknown_node_is_a_problem_that_says_what_to_ask() -> None:
+async def test_an_unknown_node_is_a_problem_that_says_which_call_lists_the_nodes() -> None:
     reply = await asked("/api/v1/gpus/b", two())
 
     assert (reply.status, reply.headers["content-type"]) == (404, "application/problem+json")
@@ -174,7 +174,7 @@ async def test_an_unknown_node_is_a_problem_that_says_what_to_ask() -> None:
 # -- metrics
 
 
-async def test_devices_are_counted_by_health_and_no_health_is_left_out() -> None:
+async def test_devices_are_counted_by_health_and_every_health_is_listed() -> None:
     bad = on(device(2, health=Health.UNHEALTHY))
 
     samples = await scraped(FakeInspect(gpus=(two(), node_use("b", bad))))
@@ -183,7 +183,7 @@ async def test_devices_are_counted_by_health_and_no_health_is_left_out() -> None
     assert health == {"Healthy": 2, "Unhealthy": 1, "Unknown": 0}
 
 
-async def test_memory_of_shared_devices_is_told_in_bytes_and_what_nobody_measures_is_left_out() -> None:
+async def test_memory_of_shared_devices_is_given_in_bytes_and_unmeasured_memory_is_left_out() -> None:
     measured = SharedMemory(
         node=NodeName("a"), device=DeviceUuid("GPU-1"), total_mib=80_000, promised_mib=40_000, used_mib=39_200
     )
@@ -208,7 +208,7 @@ def picture(machine: Layout) -> list[str]:
     return [" ".join(links.path(machine, one, other) for other in every) for one in every]
 
 
-def test_a_pair_is_drawn_by_its_nvlinks_else_by_its_pcie_path() -> None:
+def test_a_pair_is_shown_by_its_nvlinks_or_else_by_its_pcie_path() -> None:
     worth = (10, 20, 30, 40, 50, 60, 0)
     machine = Layout(((0, *worth), *((score, *(0 for _ in worth)) for score in worth)))
 
@@ -226,7 +226,7 @@ def test_a_pair_is_drawn_by_its_nvlinks_else_by_its_pcie_path() -> None:
     ],
     ids=["NVSwitch", "DGX-1", "one bridge", "PCIe"],
 )
-def test_cliques_are_what_is_connected_as_a_whole(machine: Layout, cliques: object) -> None:
+def test_cliques_are_fully_connected_sets(machine: Layout, cliques: object) -> None:
     assert links.cliques(machine) == cliques
 
 

@@ -73,7 +73,9 @@ def _room_for_a_crowd() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_room_for_a_crowd")
 @pytest.mark.parametrize("saying", [b"", HALF_A_HELLO], ids=["nothing", "half a hello"])
-async def test_a_crowd_that_never_shakes_hands_is_cut_down_and_an_honest_client_answered(saying: bytes) -> None:
+async def test_clients_that_never_finish_their_handshake_are_limited_and_a_normal_client_is_answered(
+    saying: bytes,
+) -> None:
     ca, tls = authority(), LiveTls()
     tls.use(good := signed(ca))
     async with serving(tls) as port, crowd(port, of=CROWD, saying=saying) as clients:
@@ -81,7 +83,7 @@ async def test_a_crowd_that_never_shakes_hands_is_cut_down_and_an_honest_client_
         assert 0 < sum(map(is_open, clients)) <= CONNECTIONS.connections + AT_ONCE
 
 
-async def test_who_dallies_makes_room_for_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_handshake_is_closed_for_a_waiting_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshakes, "AT_ONCE", 1)
     monkeypatch.setattr(handshakes, "HURRY_S", 0.1)
     ca, tls = authority(), LiveTls()
@@ -94,7 +96,7 @@ async def test_who_dallies_makes_room_for_who_waits(monkeypatch: pytest.MonkeyPa
         assert any(map(is_open, others))
 
 
-async def test_nobody_is_sent_away_for_coming_with_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_client_is_rejected_only_because_many_connect_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshakes, "AT_ONCE", 4)
     ca, tls = authority(), LiveTls()
     tls.use(good := signed(ca))
@@ -104,7 +106,7 @@ async def test_nobody_is_sent_away_for_coming_with_many_others(monkeypatch: pyte
     assert seen == [good.serial] * CONNECTIONS.connections
 
 
-async def test_who_waits_is_sent_away_when_the_port_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_clients_are_closed_with_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshakes, "AT_ONCE", 1)
     monkeypatch.setattr(handshakes, "HURRY_S", PATIENCE_S)
     ca, tls = authority(), LiveTls()
@@ -145,7 +147,7 @@ class Greetings:
         return Greeting()
 
 
-async def test_a_process_without_room_for_one_more_socket_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_without_a_free_socket_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshakes, "RETRY_S", 0.01)
     ca, tls = authority(), LiveTls()
     tls.use(signed(ca))

@@ -17,23 +17,23 @@ async def asked(path: str, *checks: Check) -> HttpReply:
         return await served.ask(get(path))
 
 
-async def test_a_failure_that_is_excluded_does_not_count() -> None:
+async def test_an_excluded_failure_does_not_count() -> None:
     reply = await asked("/readyz?exclude=active", STANDBY)
     assert (reply.status, reply.body) == (200, b"ok")
 
 
-async def test_what_only_some_pods_wait_for_is_shown_and_no_failure() -> None:
+async def test_a_condition_that_affects_only_some_pods_is_shown_and_is_no_failure() -> None:
     reply = await asked("/readyz?verbose", Check("watch-topologies", degraded="403 forbidden"))
     assert reply.status == 200
     assert "[+]watch-topologies ok, degraded: 403 forbidden" in reply.body.decode().splitlines()
 
 
-async def test_several_checks_are_excluded_by_naming_each() -> None:
+async def test_several_checks_are_excluded_by_their_names() -> None:
     reply = await asked("/readyz?exclude=active&exclude=rights", STANDBY, LACKING)
     assert (reply.status, reply.body) == (200, b"ok")
 
 
-async def test_what_is_not_excluded_still_fails_and_the_rest_is_shown() -> None:
+async def test_a_check_that_is_not_excluded_still_fails_and_the_rest_is_shown() -> None:
     reply = await asked("/readyz?exclude=active", STANDBY, LACKING)
     assert (reply.status, reply.body.decode().splitlines()) == (
         503,
@@ -46,11 +46,11 @@ async def test_what_is_not_excluded_still_fails_and_the_rest_is_shown() -> None:
     )
 
 
-async def test_a_name_that_no_check_has_excludes_nothing_and_is_said() -> None:
+async def test_an_unknown_check_name_excludes_nothing_and_is_reported() -> None:
     reply = await asked("/readyz?exclude=activ", STANDBY)
     assert reply.status == 503
     assert "warn: there is no check named 'activ' to exclude" in reply.body.decode().splitlines()
 
 
-async def test_an_excluded_check_is_still_answered_by_its_own_path() -> None:
+async def test_an_excluded_check_is_still_answered_on_its_own_path() -> None:
     assert (await asked("/readyz/active?exclude=active", STANDBY)).status == 503

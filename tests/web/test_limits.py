@@ -74,7 +74,7 @@ async def test_prioritize_and_preempt_refuse_a_large_body_in_their_own_form() ->
     assert said == [[], {"NodeNameToMetaVictims": {}}]
 
 
-async def test_chunked_body_without_end_is_refused_when_it_is_too_large() -> None:
+async def test_endless_chunked_body_is_refused_when_it_is_too_large() -> None:
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     extender = FakeExtender()
     async with serving(extending(extender, replace(SHORT, deadline_s=5))) as served, served.connection() as wire:
@@ -83,7 +83,7 @@ async def test_chunked_body_without_end_is_refused_when_it_is_too_large() -> Non
     assert extender.asked == []
 
 
-async def test_chunked_body_without_end_is_refused_when_it_is_too_slow() -> None:
+async def test_endless_chunked_body_is_refused_when_it_is_too_slow() -> None:
     async with serving(extending()) as served:
         reply = await served.ask(CHUNKED % b"filter" + b"1\r\nx\r\n")
     assert error_of(reply) == "the body was not complete within 0.05 s"
@@ -96,13 +96,13 @@ async def test_slow_body_is_refused_and_the_connection_closed() -> None:
         assert await wire.is_closed_by_server()
 
 
-async def test_trailers_without_end_are_cut_off() -> None:
+async def test_endless_trailers_are_cut_off() -> None:
     async with serving(extending(limits=EXTENDER_LIMITS)) as served, served.connection() as wire:
         await wire.send(CHUNKED % b"filter", b"0\r\n", *[b"a: " + b"x" * 1000 + b"\r\n"] * 200)
         assert await wire.is_closed_by_server() or (await wire.reply()).status == 431
 
 
-async def test_client_that_leaves_in_the_middle_of_its_body_harms_nobody() -> None:
+async def test_client_that_disconnects_during_its_body_affects_no_other_client() -> None:
     async with serving(extending()) as served:
         async with served.connection() as wire:
             await wire.send(post("/filter", NAMES)[:-1])
@@ -123,7 +123,7 @@ async def test_operations_refuse_a_large_body_with_413(head: bytes) -> None:
     assert reply.headers["connection"] == "close"
 
 
-async def test_operations_say_413_as_a_problem() -> None:
+async def test_operations_describe_413_as_a_problem() -> None:
     async with serving(operating()) as served:
         reply = await served.ask(post("/metrics", b"x" * (64 * 1024 + 1)))
     assert (reply.status, reply.headers["content-type"]) == (413, "application/problem+json")
@@ -138,7 +138,7 @@ async def test_large_head_is_refused_in_protocol_form() -> None:
         assert error_of(await served.ask(post("/bind", BIND, *headers))) == "the headers are larger than 32768 bytes"
 
 
-async def test_head_without_end_is_cut_off() -> None:
+async def test_endless_head_is_cut_off() -> None:
     async with serving(operating()) as served, served.connection() as wire:
         reply = await said_while(wire, b"GET /livez HTTP/1.1\r\nx: ", *[b"v" * 10_000] * 20)
     assert reply.status == 431
@@ -163,7 +163,7 @@ async def test_connection_with_half_a_second_head_is_closed() -> None:
         assert await wire.is_closed_by_server()
 
 
-async def test_longest_idle_connection_makes_room_for_a_new_one() -> None:
+async def test_longest_idle_connection_is_closed_for_a_new_one() -> None:
     async with (
         serving(operating(), replace(PATIENT, connections=2)) as served,
         served.connection() as first,
@@ -178,7 +178,7 @@ async def test_longest_idle_connection_makes_room_for_a_new_one() -> None:
             await alive(first)
 
 
-async def test_connection_at_work_is_never_closed_for_a_new_one() -> None:
+async def test_active_connection_is_never_closed_for_a_new_one() -> None:
     extender, asked, answered = FakeExtender(), asyncio.Event(), asyncio.Event()
 
     async def wait(_question: object) -> str:
@@ -208,7 +208,7 @@ async def test_connection_at_work_is_never_closed_for_a_new_one() -> None:
         b"POST /filter HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-async def test_junk_is_answered_or_cut_off_and_others_are_served(junk: bytes) -> None:
+async def test_junk_is_answered_or_cut_off_and_other_clients_are_served(junk: bytes) -> None:
     async with serving(extending(), HASTY) as served:
         async with served.connection() as wire:
             await wire.send(junk)
@@ -218,7 +218,7 @@ async def test_junk_is_answered_or_cut_off_and_others_are_served(junk: bytes) ->
         await others_are_served(served)
 
 
-async def test_upgrade_to_a_websocket_is_not_taken() -> None:
+async def test_upgrade_to_a_websocket_is_refused() -> None:
     upgrade = get("/livez", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x")
     async with serving(operating()) as served:
         assert (await served.ask(upgrade)).status == 200
@@ -241,7 +241,7 @@ async def cut_off(wire: Wire) -> None:
     await wire.is_closed_by_server()
 
 
-async def test_half_sent_requests_do_not_keep_others_out() -> None:
+async def test_half_sent_requests_do_not_block_other_clients() -> None:
     async with contextlib.AsyncExitStack() as stack:
         served = await stack.enter_async_context(serving(operating(), replace(PATIENT, connections=8)))
         for _ in range(30):
@@ -252,7 +252,7 @@ async def test_half_sent_requests_do_not_keep_others_out() -> None:
             assert (await served.ask(get("/livez"))).status == 200
 
 
-async def test_body_in_pieces_of_a_byte_is_cut_off() -> None:
+async def test_body_in_pieces_of_one_byte_is_cut_off() -> None:
     asked = FakeExtender()
     async with serving(extending(asked, EXTENDER_LIMITS)) as served, served.connection() as wire:
         await wire.send(CHUNKED % b"filter" + b"1\r\nx\r\n" * 10_000)
@@ -260,7 +260,7 @@ async def test_body_in_pieces_of_a_byte_is_cut_off() -> None:
     assert asked.asked == []
 
 
-async def test_body_in_pieces_that_a_network_makes_is_taken() -> None:
+async def test_body_in_pieces_of_network_size_is_accepted() -> None:
     chunks = b"".join(
         b"%x\r\n%b\r\n" % (len(part), part) for part in (BIND[i : i + 64] for i in range(0, len(BIND), 64))
     )
@@ -268,7 +268,7 @@ async def test_body_in_pieces_that_a_network_makes_is_taken() -> None:
         assert error_of(await served.ask(CHUNKED % b"bind" + chunks + b"0\r\n\r\n")) == ""
 
 
-async def test_connection_that_sends_many_requests_ahead_is_cut_off() -> None:
+async def test_connection_that_pipelines_many_requests_is_cut_off() -> None:
     async with serving(operating()) as served, served.connection() as wire:
         await wire.send(get("/livez") * 1000)
         await cut_off(wire)
@@ -291,7 +291,7 @@ async def test_no_connection_is_left_to_the_garbage_collector_whatever_was_sent_
     assert left == []
 
 
-async def test_some_requests_sent_ahead_are_answered_in_their_order() -> None:
+async def test_some_pipelined_requests_are_answered_in_their_order() -> None:
     async with serving(operating()) as served, served.connection() as wire:
         await wire.send(get("/livez") + get("/nowhere") + get("/livez"))
         assert [(await wire.reply()).status for _ in range(3)] == [200, 404, 200]
@@ -303,7 +303,7 @@ async def test_request_with_a_thousand_headers_is_cut_off() -> None:
         await cut_off(wire)
 
 
-async def test_client_that_does_not_read_its_answer_is_let_go() -> None:
+async def test_client_that_does_not_read_its_answer_is_disconnected() -> None:
     let_go = asyncio.Event()
 
     async def large(_scope: Scope, _receive: Receive, send: Send) -> None:

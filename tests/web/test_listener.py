@@ -34,7 +34,7 @@ def operating() -> ASGIApp:
     return operations.application(FakeInspect(), Metrics(), FakePulse(), callers=Anybody())
 
 
-async def test_two_listeners_live_in_one_process() -> None:
+async def test_two_listeners_run_in_one_process() -> None:
     async with (
         serving(operating()) as one,
         serving(webhooks.application(FakeExtender(), Metrics())) as other,
@@ -50,20 +50,20 @@ async def test_port_is_known_before_it_is_served() -> None:
     assert port > 0
 
 
-async def test_port_that_is_taken_is_an_error_at_once() -> None:
+async def test_port_in_use_is_an_error_at_once() -> None:
     async with serving(operating()) as served:
         with pytest.raises(OSError, match="in use"):
             listener(operating(), HOST, served.port, limits=CONNECTIONS)
 
 
-async def test_signal_handlers_stay_the_services_own() -> None:
+async def test_signal_handlers_of_the_service_are_not_replaced() -> None:
     before = signal.getsignal(signal.SIGTERM)
     async with serving(operating()) as served:
         await served.ask(get("/livez"))
         assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_cancelled_listener_lets_running_calls_end() -> None:
+async def test_cancelled_listener_finishes_running_calls() -> None:
     extender = SlowExtender()
     bound = listener(webhooks.application(extender, Metrics()), HOST, 0, limits=CONNECTIONS)
     running = asyncio.create_task(bound.run())
@@ -86,7 +86,7 @@ async def test_cancelled_listener_does_not_wait_for_ever() -> None:
     assert (await call).status == 500
 
 
-async def test_stopped_listener_answers_nobody() -> None:
+async def test_stopped_listener_answers_no_client() -> None:
     async with serving(operating()) as served:
         await served.ask(get("/livez"))
     with pytest.raises(ConnectionRefusedError):
@@ -126,7 +126,7 @@ async def test_idle_connections_are_closed_at_once() -> None:
         assert await used.is_closed_by_server()
 
 
-async def test_a_connection_with_a_call_under_way_is_closed_after_its_answer() -> None:
+async def test_a_connection_with_a_running_call_is_closed_after_its_answer() -> None:
     extender = SlowExtender()
     async with serving(webhooks.application(extender, Metrics())) as served, served.connection() as wire:
         await wire.send(post("/bind", BIND))
@@ -140,7 +140,7 @@ async def test_a_connection_with_a_call_under_way_is_closed_after_its_answer() -
         assert await wire.is_closed_by_server()
 
 
-async def test_whoever_connects_after_connections_were_closed_is_answered() -> None:
+async def test_a_client_that_connects_after_connections_were_closed_is_answered() -> None:
     async with serving(operating()) as served:
         served.listener.close_connections()
 
@@ -151,7 +151,7 @@ async def test_whoever_connects_after_connections_were_closed_is_answered() -> N
 
 
 @pytest.mark.parametrize("has_ipv6", [True, False])
-async def test_every_address_means_those_of_ipv4_too(*, has_ipv6: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_ipv6_wildcard_includes_ipv4(*, has_ipv6: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing but the kernel knows whether it has IPv6, so it is answered for.
     if not has_ipv6:
         monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)

@@ -90,7 +90,7 @@ def app_of(path: str) -> FastAPI:
 
 
 @pytest.mark.parametrize("app", [EXTENDING, ADMITTING])
-def test_the_document_tells_of_the_routes_that_there_are(app: FastAPI) -> None:
+def test_the_document_describes_the_routes_that_exist(app: FastAPI) -> None:
     told = {(path, method.upper()) for path, methods in app.openapi()["paths"].items() for method in methods}
 
     assert told == {(one.path, method) for one in app.routes if isinstance(one, Route) for method in one.methods or ()}
@@ -102,7 +102,7 @@ def test_recorded_calls_and_answers_have_the_shapes_of_the_document(call: dict[s
 
 
 @pytest.mark.parametrize("call", RECORDED, ids=lambda call: call["path"])
-def test_a_field_that_is_missing_or_unknown_is_a_fault(call: dict[str, Any]) -> None:
+def test_a_missing_or_unknown_field_is_an_error(call: dict[str, Any]) -> None:
     request, reply = call["request"], call["reply"]
     for name in request.keys() - {"Nodes"}:
         assert of_call(**call | {"request": without(request, name)}) == ([f"body lacks {name}"], [])
@@ -126,7 +126,7 @@ async def test_each_verb_is_answered_in_the_shape_of_the_document(answer: Filter
             assert of_call(path, reply.status, request, reply.json) == ([], [])
 
 
-async def test_a_review_that_nobody_can_judge_is_answered_in_the_shape_of_a_problem() -> None:
+async def test_a_review_that_cannot_be_decided_is_answered_in_the_shape_of_a_problem() -> None:
     asked = [(call["path"], call["request"]) for call in RECORDED if app_of(call["path"]) is ADMITTING]
     async with serving(admission.application(FakeAdmission(Undecided("not yet")), Metrics())) as served:
         for path, request in asked:

@@ -64,7 +64,7 @@ async def test_verbose_readiness_lists_every_check() -> None:
     assert reply.body == b"[+]cache-synced ok\n[+]event-loop ok\nreadyz check passed\n"
 
 
-async def test_failed_check_makes_readiness_fail_and_say_why() -> None:
+async def test_failed_check_makes_readiness_fail_with_the_reason() -> None:
     reply = await asked("/readyz", FakeInspect(conditions=(Check("cache-synced"), STALE)))
     assert (reply.status, reply.body.decode().splitlines()) == (
         503,
@@ -127,7 +127,7 @@ async def test_metrics_are_written_for_one_caller_at_a_time() -> None:
     assert ([reply.status for reply in replies], counted.most) == ([200] * 8, 1)
 
 
-async def test_promises_are_scraped_by_state() -> None:
+async def test_reservations_are_scraped_by_state() -> None:
     assert (await scraped(FakeInspect(promised={"Promised": 3})))["leeboard_promises", "Promised"] == 3
 
 
@@ -139,7 +139,7 @@ async def test_refused_pods_are_scraped_by_reason_and_other_reasons_are_0() -> N
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/queues"])
-async def test_the_cluster_is_divided_among_queues_beside_every_event_loop(path: str) -> None:
+async def test_shares_of_queues_are_computed_outside_of_every_event_loop(path: str) -> None:
     threads = list[int]()
 
     class Noting(FakeInspect):
@@ -172,7 +172,7 @@ async def test_queues_are_scraped_in_their_units() -> None:
     }
 
 
-async def test_what_was_counted_is_scraped() -> None:
+async def test_counters_are_scraped() -> None:
     metrics = Metrics()
     metrics.webhooks[Verb.FILTER, CallOutcome.FITS].observe(0.0002)
     metrics.watch_lost("pods")
@@ -231,7 +231,7 @@ async def test_queues_are_listed_with_null_for_unlimited() -> None:
     assert reply.json == {"apiVersion": "leeboard.dev/v1alpha1", "kind": "QueueList", "items": [first, second]}
 
 
-async def test_waiting_podgroups_are_listed_with_reason_sentence_and_numbers() -> None:
+async def test_pending_podgroups_are_listed_with_reason_message_and_numbers() -> None:
     waiting = group(pod("a", gang="g"), pod("b", gang="g"))
     reply = await asked("/api/v1/podgroups", FakeInspect(groups=((waiting, REFUSAL),)))
     assert reply.json == {
@@ -258,7 +258,7 @@ async def test_waiting_podgroups_are_listed_with_reason_sentence_and_numbers() -
     }
 
 
-async def test_a_pod_that_is_a_group_of_its_own_goes_by_its_name_everywhere() -> None:
+async def test_a_single_pod_has_its_name_as_podgroup_everywhere() -> None:
     groups = await asked("/api/v1/podgroups", FakeInspect(groups=((group(pod("alone")), None),)))
     known = await asked("/api/v1/pods/default/alone", FakeInspect(known=Known(pod=pod("alone"))))
 
@@ -267,7 +267,7 @@ async def test_a_pod_that_is_a_group_of_its_own_goes_by_its_name_everywhere() ->
     assert (groups.json["items"][0]["name"], known.json["podGroup"]) == ("alone", "alone")
 
 
-async def test_podgroup_that_nothing_was_decided_about_has_no_why() -> None:
+async def test_podgroup_without_any_decision_has_no_why() -> None:
     reply = await asked("/api/v1/podgroups", FakeInspect(groups=((group(pod("a")), None),)))
     assert isinstance(reply.json, dict)
     assert reply.json["items"][0]["why"] is None
@@ -292,7 +292,7 @@ async def test_pod_is_explained() -> None:
     }
 
 
-async def test_waiting_pod_is_explained_by_its_refusal_and_its_problem() -> None:
+async def test_pending_pod_is_explained_by_its_refusal_and_its_problem() -> None:
     known = Known(pod=replace(pod("a"), problem="gpu-fraction is not a number"), refusal=REFUSAL)
     reply = await asked("/api/v1/pods/default/a", FakeInspect(known=known))
     assert isinstance(reply.json, dict)
@@ -319,7 +319,7 @@ async def test_broken_inspector_is_a_problem_without_a_traceback() -> None:
     assert b"Traceback" not in reply.body
 
 
-async def test_openapi_tells_of_the_read_api_and_of_nothing_else() -> None:
+async def test_openapi_describes_only_the_read_api() -> None:
     contract = (await asked("/openapi.json")).json
     assert isinstance(contract, dict)
     assert sorted(contract["paths"]) == [

@@ -58,7 +58,7 @@ def is_problem(reply: HttpReply, status: HTTPStatus, detail: str) -> bool:
 
 
 @pytest.mark.parametrize("port", PORTS)
-async def test_each_path_takes_its_own_methods_and_tells_of_them_to_others(port: Callable[[], ASGIApp]) -> None:
+async def test_each_path_accepts_its_own_methods_and_lists_them_for_others(port: Callable[[], ASGIApp]) -> None:
     taken = ("POST",) if port in WEBHOOKS else ("GET", "HEAD")
     async with serving(port()) as served:
         for path, body in PORTS[port].items():

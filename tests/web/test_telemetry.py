@@ -59,7 +59,7 @@ def test_event_is_one_json_line_with_its_keys() -> None:
     assert line["timestamp"].endswith("Z")
 
 
-def test_what_libraries_log_has_the_same_form() -> None:
+def test_logs_of_libraries_have_the_same_form() -> None:
     line = orjson.loads(logged(lambda: logging.getLogger("kubernetes").warning("slow %s", "watch")))
     assert (line["event"], line["level"]) == ("slow watch", "warning")
 
@@ -74,11 +74,11 @@ def test_exception_is_logged_with_its_traceback() -> None:
     assert "JSONDecodeError: " in orjson.loads(logged(fail))["exception"]
 
 
-def test_object_that_json_does_not_know_is_logged_by_its_repr() -> None:
+def test_object_that_json_cannot_encode_is_logged_by_its_repr() -> None:
     assert orjson.loads(logged(lambda: structlog.get_logger().info("seen", queue={1, 2})))["queue"] == "{1, 2}"
 
 
-def test_person_at_a_terminal_gets_no_json() -> None:
+def test_terminal_gets_no_json() -> None:
     assert not logged(lambda: structlog.get_logger().info("started"), Terminal()).startswith("{")
 
 
@@ -107,7 +107,7 @@ def test_the_log_leaves_repeated_warnings_out() -> None:
     assert len(logged(say).splitlines()) == REPEATS
 
 
-def test_blocked_reader_costs_lines_and_never_time() -> None:
+def test_blocked_reader_loses_lines_and_never_costs_time() -> None:
     stream, metrics = BlockedStream(), Metrics()
     writer = LogWriter(stream, dropped=metrics.log_lines_dropped, queued_lines=2)
     writer.put("first")
@@ -120,7 +120,7 @@ def test_blocked_reader_costs_lines_and_never_time() -> None:
     assert stream.getvalue() == "first\nmore\nmore\n"
 
 
-def test_full_disk_costs_lines_and_nothing_else() -> None:
+def test_full_disk_loses_lines_and_costs_nothing_else() -> None:
     metrics = Metrics()
     writer = LogWriter(FullDisk(), dropped=metrics.log_lines_dropped)
     writer.put("first")

@@ -55,7 +55,7 @@ def probing() -> ASGIApp:
     return health.application(FakeInspect(), FakePulse())
 
 
-async def test_probes_are_answered_while_the_main_loop_stands_still() -> None:
+async def test_probes_are_answered_while_the_main_loop_is_blocked() -> None:
     async with InThread(probing(), health.PROBE_CONNECTIONS) as probes:
         await asyncio.to_thread(said, probes.port, get("/livez"))
 
@@ -65,7 +65,7 @@ async def test_probes_are_answered_while_the_main_loop_stands_still() -> None:
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-async def test_thread_and_port_are_gone_when_it_was_cancelled() -> None:
+async def test_thread_and_port_are_gone_after_cancellation() -> None:
     async with InThread(probing()) as probes:
         await asyncio.to_thread(said, probes.port, get("/livez"))
 
@@ -74,7 +74,7 @@ async def test_thread_and_port_are_gone_when_it_was_cancelled() -> None:
     assert "tested" not in {each.name for each in threading.enumerate()}
 
 
-async def test_what_ends_a_listener_ends_its_task() -> None:
+async def test_the_end_of_a_listener_ends_its_task() -> None:
     bound = listener(probing(), HOST, 0, limits=CONNECTIONS)
     bound.close()
 
@@ -98,7 +98,7 @@ def watched(found: Callable[..., object], *arguments: object) -> object:
     return found(*arguments)
 
 
-async def test_answers_come_from_the_main_loop_alone() -> None:
+async def test_only_the_main_loop_makes_answers() -> None:
     ASKED.clear()
     visits = Visits(asyncio.get_running_loop())
     inspect = Watching()
@@ -110,7 +110,7 @@ async def test_answers_come_from_the_main_loop_alone() -> None:
     assert {threading.get_ident()} == ASKED
 
 
-async def test_one_question_at_a_time_comes_to_the_main_loop() -> None:
+async def test_one_question_at_a_time_reaches_the_main_loop() -> None:
     main = asyncio.get_running_loop()
     order: list[str] = []
 
@@ -122,7 +122,7 @@ async def test_one_question_at_a_time_comes_to_the_main_loop() -> None:
     assert order == ["one", "two"]
 
 
-async def test_reader_is_told_when_the_main_loop_does_not_answer() -> None:
+async def test_reader_gets_an_error_when_the_main_loop_does_not_answer() -> None:
     stalled = asyncio.new_event_loop()
     inspect = FakeInspect()
     visits = Visits(stalled, patience_s=0.01)
@@ -136,7 +136,7 @@ async def test_reader_is_told_when_the_main_loop_does_not_answer() -> None:
         stalled.close()
 
 
-async def test_reader_with_a_token_is_told_when_the_main_loop_does_not_answer() -> None:
+async def test_reader_with_a_token_gets_an_error_when_the_main_loop_does_not_answer() -> None:
     stalled = asyncio.new_event_loop()
     visits = Visits(stalled, patience_s=0.01)
     callers = Reviewed(Unasked(), visits, clock=lambda: 0.0)
@@ -160,7 +160,7 @@ class Unasked:
         raise AssertionError(right, user)
 
 
-async def test_nothing_is_ready_before_the_main_loop_has_told_anything() -> None:
+async def test_nothing_is_ready_before_the_first_report_of_the_main_loop() -> None:
     published = health.Published(FakeInspect())
     assert [check.passed for check in published.checks()] == [False]
 

@@ -82,7 +82,7 @@ async def shown(port: int, client: ssl.SSLContext, name: str = HOST) -> int:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("name", NAMES)
-async def test_the_next_handshake_takes_the_new_certificate(version: ssl.TLSVersion, name: str) -> None:
+async def test_the_next_handshake_uses_the_new_certificate(version: ssl.TLSVersion, name: str) -> None:
     ca, tls = authority(), LiveTls()
     first, second = signed(ca), signed(ca)
     client = trusting(ca)
@@ -115,7 +115,7 @@ async def test_no_handshake_fails_while_certificates_and_cas_change() -> None:
     assert len(seen) >= len(certificates) / 4
 
 
-async def test_a_connection_that_stands_is_answered_after_the_change() -> None:
+async def test_an_open_connection_is_answered_after_the_change() -> None:
     ca, tls = authority(), LiveTls()
     tls.use(signed(ca))
     async with serving(tls) as port, connected(port, trusting(ca)) as (wire, _):
@@ -124,7 +124,7 @@ async def test_a_connection_that_stands_is_answered_after_the_change() -> None:
         assert (await wire.reply()).status == 200
 
 
-async def test_a_certificate_with_another_kind_of_key_leaves_nothing_of_the_one_before() -> None:
+async def test_a_certificate_with_another_kind_of_key_replaces_the_previous_one_completely() -> None:
     ca, tls = authority(), LiveTls()
     pair = issued(ca, key=rsa_key())
     theirs = read_certificate(pair.chain, pair.key, now=time.time())
@@ -136,7 +136,7 @@ async def test_a_certificate_with_another_kind_of_key_leaves_nothing_of_the_one_
 
 
 @pytest.mark.parametrize("broken", ["key", "chain"])
-async def test_what_cannot_be_served_is_refused_and_the_one_before_goes_on(broken: str) -> None:
+async def test_an_unusable_certificate_is_refused_and_the_previous_one_stays(broken: str) -> None:
     ca, tls = authority(), LiveTls()
     good, other = signed(ca), signed(ca)
     tls.use(good)
@@ -149,7 +149,7 @@ async def test_what_cannot_be_served_is_refused_and_the_one_before_goes_on(broke
         assert await shown(port, trusting(ca)) == good.serial
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it() -> None:
+def test_a_key_with_a_password_is_refused_without_a_prompt() -> None:
     good = signed(authority())
     locked = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
 
@@ -157,7 +157,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it() -> None:
         LiveTls().use(replace(good, key=locked))
 
 
-async def test_nobody_is_served_before_there_is_a_certificate() -> None:
+async def test_no_client_is_served_before_there_is_a_certificate() -> None:
     async with serving(LiveTls()) as port:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await shown(port, trusting(authority()))
@@ -211,7 +211,7 @@ def certified(by: CertificateAuthority, servers: CertificateAuthority, folder: P
     return client
 
 
-async def test_only_clients_whose_certificate_our_ca_has_signed_are_answered(tmp_path: Path) -> None:
+async def test_only_clients_with_a_certificate_of_our_ca_are_answered(tmp_path: Path) -> None:
     servers, ours, theirs = authority(), authority(), authority()
     tls = LiveTls(Clients.CERTIFIED)
     tls.use(signed(servers, clients_ca=ours.certificate))
@@ -222,7 +222,7 @@ async def test_only_clients_whose_certificate_our_ca_has_signed_are_answered(tmp
                 await shown(port, stranger)
 
 
-async def test_a_ca_of_clients_that_was_replaced_is_trusted_no_more(tmp_path: Path) -> None:
+async def test_a_replaced_client_ca_is_no_longer_trusted(tmp_path: Path) -> None:
     servers, before, after = authority(), authority(), authority()
     tls = LiveTls(Clients.CERTIFIED)
     tls.use(signed(servers, clients_ca=before.certificate))
@@ -235,7 +235,7 @@ async def test_a_ca_of_clients_that_was_replaced_is_trusted_no_more(tmp_path: Pa
             await shown(port, old)
 
 
-async def test_certified_clients_speak_tls_1_3(tmp_path: Path) -> None:
+async def test_clients_with_certificates_use_tls_1_3(tmp_path: Path) -> None:
     ca, tls = authority(), LiveTls(Clients.CERTIFIED)
     tls.use(signed(ca, clients_ca=ca.certificate))
     client = certified(ca, ca, tmp_path)
@@ -245,7 +245,7 @@ async def test_certified_clients_speak_tls_1_3(tmp_path: Path) -> None:
             await shown(port, client)
 
 
-async def test_certified_clients_without_any_ca_are_refused(tmp_path: Path) -> None:
+async def test_client_certificates_without_any_ca_are_refused(tmp_path: Path) -> None:
     ca, tls = authority(), LiveTls(Clients.CERTIFIED)
     tls.use(signed(ca))
     async with serving(tls) as port:
@@ -256,7 +256,7 @@ async def test_certified_clients_without_any_ca_are_refused(tmp_path: Path) -> N
 # Handshakes that come to nothing
 
 
-async def test_broken_handshakes_are_not_logged_and_harm_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_broken_handshakes_are_not_logged_and_affect_no_other_client(caplog: pytest.LogCaptureFixture) -> None:
     ca, tls = authority(), LiveTls()
     tls.use(signed(ca))
     complaints: list[dict[str, Any]] = []
@@ -277,7 +277,7 @@ async def test_broken_handshakes_are_not_logged_and_harm_nobody(caplog: pytest.L
     assert (complaints, ours) == ([], [])
 
 
-async def test_who_never_finishes_a_handshake_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_never_finishes_its_handshake_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody waits five seconds for a test.
     monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.05)
     tls = LiveTls()

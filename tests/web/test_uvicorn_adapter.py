@@ -37,20 +37,20 @@ def imported(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def test_uvicorn_is_known_to_the_adapter_alone() -> None:
+def test_only_the_adapter_uses_internals_of_uvicorn() -> None:
     knowing = [path.name for path in (ROOT / "app").rglob("*.py") if "uvicorn" in imported(path)]
 
     assert knowing == ["uvicorn_adapter.py"]
 
 
-def test_no_other_version_is_installed_than_the_one_that_was_read() -> None:
+def test_only_the_reviewed_version_of_uvicorn_is_installed() -> None:
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     major, minor, _ = version("uvicorn").split(".", 2)
 
     assert f"uvicorn>={major}.{minor},<{major}.{int(minor) + 1}" in needed
 
 
-def test_nothing_changed_in_what_the_adapter_extends() -> None:
+def test_the_parts_of_uvicorn_that_the_adapter_extends_have_not_changed() -> None:
     assert {each: hashlib.sha256(inspect.getsource(each).encode()).hexdigest()[:16] for each in READ} == READ
 
 
@@ -73,7 +73,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_connection_goes_through_the_states_that_the_adapter_reads() -> None:
+async def test_a_connection_has_the_states_that_the_adapter_reads() -> None:
     wholes, may_answer = list[bool](), asyncio.Event()
 
     async def app(scope: Scope, _receive: Receive, send: Send) -> None:
@@ -104,7 +104,7 @@ async def test_a_connection_goes_through_the_states_that_the_adapter_reads() -> 
     assert (made.cycle is None, held(made)) == (True, (0, 0, 0))
 
 
-async def test_the_request_of_a_client_that_is_lost_ends() -> None:
+async def test_the_request_of_a_lost_client_ends() -> None:
     async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass

@@ -50,7 +50,7 @@ class Bed:
             self.watchdog.look()
 
 
-def test_loop_that_runs_is_left_alone() -> None:
+def test_running_loop_is_not_reported() -> None:
     bed = Bed()
     bed.run_well(120)
     assert (bed.alarm.reported, bed.alarm.ends, bed.watchdog.readiness().passed) == ([], 0, True)
@@ -68,7 +68,7 @@ def test_stall_is_reported_once() -> None:
     assert bed.alarm.reported == [pytest.approx(0.3)]
 
 
-def test_stalls_that_follow_each_other_are_reported_once_a_minute() -> None:
+def test_repeated_stalls_are_reported_once_a_minute() -> None:
     bed = Bed()
     for _ in range(70):
         bed.stand_still(0.5)
@@ -92,7 +92,7 @@ def test_stall_of_more_than_20_s_ends_the_process() -> None:
     assert bed.alarm.ends > 0
 
 
-def test_process_that_was_stopped_as_a_whole_is_not_ended_when_it_wakes() -> None:
+def test_process_that_was_stopped_as_a_whole_is_not_ended_when_it_continues() -> None:
     bed = Bed()
     bed.run_well(1)
     bed.now += 3600
@@ -100,7 +100,7 @@ def test_process_that_was_stopped_as_a_whole_is_not_ended_when_it_wakes() -> Non
     assert (bed.alarm.ends, bed.watchdog.readiness().passed) == (0, True)
 
 
-def test_watchdog_that_stopped_looking_makes_liveness_fail() -> None:
+def test_stopped_watchdog_makes_liveness_fail() -> None:
     bed = Bed()
     bed.run_well(1)
     assert bed.watchdog.liveness().passed
@@ -118,7 +118,7 @@ async def test_blocked_loop_is_noticed_from_outside_while_it_is_blocked() -> Non
         running.cancel()
 
 
-def test_report_is_counted_and_shows_where_every_thread_is() -> None:
+def test_report_is_counted_and_shows_the_stack_of_every_thread() -> None:
     metrics = Metrics()
     with capture_logs() as logs:
         Alarm(metrics).report(0.31)
@@ -127,7 +127,7 @@ def test_report_is_counted_and_shows_where_every_thread_is() -> None:
     assert "test_report_is_counted_and_shows_where_every_thread_is" in logs[0]["stacks"]
 
 
-def test_a_process_that_is_lost_is_ended_without_its_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_process_is_ended_without_its_cooperation(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
 

@@ -72,7 +72,7 @@ def is_protocol_reply(reply: HttpReply) -> bool:
         (Failed("not synced"), filter_reply(Error="not synced")),
     ],
 )
-async def test_filter_says_what_the_extender_decided(
+async def test_filter_returns_the_decision_of_the_extender(
     served: Served, extender: FakeExtender, answer: FilterAnswer, said: object
 ) -> None:
     extender.answer = answer
@@ -87,7 +87,7 @@ async def test_prioritize_scores_each_offered_node(served: Served, extender: Fak
     assert reply.json == [{"Host": "n1", "Score": 3}, {"Host": "n2", "Score": 0}]
 
 
-async def test_preempt_echoes_what_the_extender_lets_pass(served: Served) -> None:
+async def test_preempt_returns_the_victims_that_the_extender_accepts(served: Served) -> None:
     assert (await served.ask(post("/preempt", PREEMPT))).json == {"NodeNameToMetaVictims": VICTIMS}
 
 
@@ -97,7 +97,7 @@ async def test_preempt_names_no_node_when_the_extender_allows_none(served: Serve
 
 
 @pytest.mark.parametrize("error", ["", "its PodGroup did not come together"])
-async def test_bind_says_why_not_or_nothing(served: Served, extender: FakeExtender, error: str) -> None:
+async def test_bind_returns_an_error_or_nothing(served: Served, extender: FakeExtender, error: str) -> None:
     extender.bind_error = error
     assert (await served.ask(post("/bind", BIND))).json == {"Error": error}
 
@@ -134,7 +134,7 @@ async def test_broken_extender_is_answered_in_protocol_form_logged_once_and_coun
 
 
 @pytest.mark.parametrize("verb", [Verb.FILTER, Verb.BIND])
-async def test_broken_extender_never_reads_as_a_yes(served: Served, extender: FakeExtender, verb: Verb) -> None:
+async def test_broken_extender_never_looks_like_success(served: Served, extender: FakeExtender, verb: Verb) -> None:
     extender.breaks_with = RuntimeError("broken")
     reply = await served.ask(post(f"/{verb}", QUESTIONS[verb]))
     assert isinstance(reply.json, dict)
@@ -178,7 +178,7 @@ async def test_chunked_question_is_answered(served: Served) -> None:
     assert reply.json == {"Error": ""}
 
 
-async def test_slow_bind_does_not_hold_up_a_filter(extender: FakeExtender, served: Served) -> None:
+async def test_slow_bind_does_not_delay_a_filter(extender: FakeExtender, served: Served) -> None:
     gang_complete = asyncio.Event()
 
     async def wait_for_gang(_question: object) -> str:
@@ -193,6 +193,6 @@ async def test_slow_bind_does_not_hold_up_a_filter(extender: FakeExtender, serve
 
 
 @pytest.mark.parametrize("host", ["[", "]:x", "a b", "\u00e9", ""])
-async def test_strange_host_changes_nothing(served: Served, host: str) -> None:
+async def test_unknown_host_header_changes_nothing(served: Served, host: str) -> None:
     said = [await served.ask(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()) for path in ("/x", "/bind")]
     assert [reply.status for reply in said] == [404, 405]

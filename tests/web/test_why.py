@@ -55,7 +55,7 @@ def evicted(*pods: str) -> Decision:
     )
 
 
-def test_a_reader_of_one_namespace_is_told_no_names_of_others() -> None:
+def test_a_reader_of_one_namespace_gets_no_names_of_others() -> None:
     who = Name("rival", "secret", "a workload in another namespace")
     told = Explanation(
         subject=Subject.POD_GROUP,
@@ -80,7 +80,7 @@ def test_a_reader_of_one_namespace_is_told_no_names_of_others() -> None:
     assert ExplanationAnswer.of(told).decisions[0].on_behalf_of == "rival/secret"
 
 
-async def test_a_podgroup_is_told_of_with_all_that_is_known() -> None:
+async def test_a_podgroup_is_shown_with_all_that_is_known() -> None:
     told = Explanation(
         subject=Subject.POD_GROUP,
         namespace="vision",
@@ -164,7 +164,7 @@ def gone(*decisions: Decision) -> Explanation:
     )
 
 
-async def test_a_pod_that_is_gone_is_told_of_with_null_for_what_nobody_knows() -> None:
+async def test_a_deleted_pod_is_shown_with_null_for_unknown_values() -> None:
     reply = await asked("/api/v1/why/vision/train-0", FakeInspect(told=gone()))
 
     assert isinstance(reply.json, dict)
@@ -195,7 +195,7 @@ async def test_the_kind_may_be_named(query: str, subject: Subject | None) -> Non
     assert inspect.questions == [("vision", "train-0", subject)]
 
 
-async def test_another_kind_is_a_problem_that_names_those_there_are() -> None:
+async def test_an_unknown_kind_is_a_problem_that_names_the_known_ones() -> None:
     reply = await asked("/api/v1/why/vision/train-0?kind=job", FakeInspect(told=gone()))
 
     assert (reply.status, reply.headers["content-type"]) == (400, "application/problem+json")
@@ -203,7 +203,7 @@ async def test_another_kind_is_a_problem_that_names_those_there_are() -> None:
     assert reply.json["detail"] == "GET /api/v1/why/vision/train-0: kind is pod, podgroup or workload, not 'job'"
 
 
-async def test_what_is_not_known_is_a_problem_with_its_sentence() -> None:
+async def test_an_unknown_object_is_a_problem_with_its_message() -> None:
     reply = await asked("/api/v1/why/vision/none", FakeInspect(told=Unknown("no pod is known; look elsewhere")))
 
     assert (reply.status, reply.headers["content-type"]) == (404, "application/problem+json")

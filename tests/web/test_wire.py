@@ -41,7 +41,7 @@ def test_question_of_kube_scheduler_is_read() -> None:
     assert wire.read_pod_question(body) == PodQuestion(pod=POD, uid=PodUid("u"), offered=OFFERED)
 
 
-def test_question_with_more_values_than_any_pod_has_is_not_read() -> None:
+def test_question_with_more_values_than_any_pod_has_is_refused() -> None:
     said = "the arguments have about 1000006 values, more than the 100000 that are read"
     arguments = {"Pod": POD, "x": [[]] * 500_000}
 
@@ -50,7 +50,7 @@ def test_question_with_more_values_than_any_pod_has_is_not_read() -> None:
     assert failure(wire.read_bind_question(orjson.dumps(arguments))) == said
 
 
-def test_question_that_names_the_nodes_of_the_largest_clusters_is_read() -> None:
+def test_question_with_the_nodes_of_the_largest_clusters_is_read() -> None:
     names = [f"node-{number:05}.{'x' * 40}" for number in range(15_000)]
 
     question = wire.read_pod_question(orjson.dumps({"Pod": POD, "NodeNames": names}))
@@ -59,12 +59,12 @@ def test_question_that_names_the_nodes_of_the_largest_clusters_is_read() -> None
     assert len(question.offered) == len(names)
 
 
-def test_lower_case_question_of_a_person_is_read() -> None:
+def test_question_with_lower_case_names_is_read() -> None:
     body = orjson.dumps({"pod": POD, "nodenames": ["n1", "n2"]})
     assert wire.read_pod_question(body) == PodQuestion(pod=POD, uid=PodUid("u"), offered=OFFERED)
 
 
-def test_exact_name_wins_over_a_lower_case_one() -> None:
+def test_exact_name_overrides_a_lower_case_one() -> None:
     body = orjson.dumps({"nodenames": ["other"], "NodeNames": ["n1", "n2"], "Pod": POD})
     assert wire.read_pod_question(body) == PodQuestion(pod=POD, uid=PodUid("u"), offered=OFFERED)
 
@@ -76,37 +76,37 @@ def test_pod_without_uid_is_a_what_if(pod: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"\xff\xfe", b'{"Pod": NaN}', b"[" * 5000, b"{}{}"])
-def test_body_that_is_not_json_is_told_so(body: bytes) -> None:
+def test_body_that_is_not_json_gets_a_message(body: bytes) -> None:
     assert failure(wire.read_pod_question(body)).startswith("the body is not JSON")
 
 
 @pytest.mark.parametrize("arguments", [None, 1, "text", [], [{"Pod": {}}], True])
-def test_body_that_is_not_an_object_is_told_so(arguments: object) -> None:
+def test_body_that_is_not_an_object_gets_a_message(arguments: object) -> None:
     assert pod_failure(arguments) == "the body must be one JSON object: the arguments of an extender call"
 
 
 @pytest.mark.parametrize("pod", [None, 1, "p", [POD]])
-def test_pod_that_is_not_an_object_is_told_so(pod: object) -> None:
+def test_pod_that_is_not_an_object_gets_a_message(pod: object) -> None:
     assert pod_failure({"Pod": pod, "NodeNames": []}) == "Pod must be an object: the pod to be scheduled"
 
 
-def test_missing_pod_is_told_so() -> None:
+def test_missing_pod_gets_a_message() -> None:
     assert pod_failure({"NodeNames": []}) == "Pod must be an object: the pod to be scheduled"
 
 
-def test_metadata_that_is_not_an_object_is_told_so() -> None:
+def test_metadata_that_is_not_an_object_gets_a_message() -> None:
     assert pod_failure({"Pod": {"metadata": []}, "NodeNames": []}) == "Pod.metadata must be an object"
 
 
 @pytest.mark.parametrize("uid", [7, ["u"], {}, True])
-def test_uid_that_is_not_a_string_is_told_so(uid: object) -> None:
+def test_uid_that_is_not_a_string_gets_a_message(uid: object) -> None:
     said = pod_failure({"Pod": {"metadata": {"uid": uid}}, "NodeNames": []})
     assert said == "Pod.metadata.uid must be a string, or absent for a what-if"
 
 
 @pytest.mark.parametrize("key", ["name", "namespace", "uid"])
 @pytest.mark.parametrize("odd", [5, [], {}, True])
-def test_a_pod_is_named_by_strings(key: str, odd: object) -> None:
+def test_name_of_a_pod_must_be_a_string(key: str, odd: object) -> None:
     body = orjson.dumps({"Pod": {"metadata": {key: odd}}, "NodeNames": ["a"]})
 
     assert wire.read_pod_question(body) == Failed(f"Pod.metadata.{key} must be a string, or absent for a what-if")
@@ -118,16 +118,16 @@ def test_full_nodes_are_answered_with_the_setting_to_change() -> None:
 
 
 @pytest.mark.parametrize("names", [None, "n1", {"n1": 1}, 3, ["n1", 2], [["n1"]], ["n1", None]])
-def test_names_that_are_not_a_list_of_strings_are_told_so(names: object) -> None:
+def test_names_that_are_not_a_list_of_strings_get_a_message(names: object) -> None:
     said = pod_failure({"Pod": POD, "Nodes": None, "NodeNames": names})
     assert said == "NodeNames must be a list of strings: the names of the nodes to choose from"
 
 
-def test_names_that_are_missing_are_told_so() -> None:
+def test_missing_names_get_a_message() -> None:
     assert pod_failure({"Pod": POD}).startswith("NodeNames must be a list of strings")
 
 
-def test_dropped_nodes_are_simply_absent() -> None:
+def test_dropped_nodes_are_absent() -> None:
     assert orjson.loads(wire.write_filter(Fits(OFFERED[1:]), OFFERED)) == {
         "NodeNames": ["n2"],
         "Nodes": None,
@@ -186,7 +186,7 @@ def test_node_without_victims_is_read_as_such() -> None:
 
 
 @pytest.mark.parametrize("by_node", [None, [], "n1", 4])
-def test_victims_that_are_not_by_node_are_told_so(by_node: object) -> None:
+def test_victims_that_are_not_by_node_get_a_message(by_node: object) -> None:
     said = preempt_failure({"Pod": POD, "NodeNameToMetaVictims": by_node})
     assert said == "NodeNameToMetaVictims must be an object: victims by node name"
 
@@ -206,11 +206,11 @@ def test_victims_that_are_not_by_node_are_told_so(by_node: object) -> None:
         ({"Pods": [], "NumPDBViolations": "1"}, "NumPDBViolations must be an integer"),
     ],
 )
-def test_victims_of_a_wrong_type_are_told_so(victims: object, said: str) -> None:
+def test_victims_of_a_wrong_type_get_a_message(victims: object, said: str) -> None:
     assert preempt_failure({"Pod": POD, "NodeNameToMetaVictims": {"n1": victims}}) == said
 
 
-def test_preempt_without_pod_is_told_so() -> None:
+def test_preempt_without_pod_gets_a_message() -> None:
     assert preempt_failure({"NodeNameToMetaVictims": {}}) == "Pod must be an object: the pod to be scheduled"
 
 
@@ -224,13 +224,13 @@ def test_binding_is_read() -> None:
 
 @pytest.mark.parametrize("field", BIND)
 @pytest.mark.parametrize("value", [None, "", 3, ["x"], {}])
-def test_binding_with_a_field_that_is_not_a_string_is_told_which(field: str, value: object) -> None:
+def test_binding_with_a_field_that_is_not_a_string_names_the_field(field: str, value: object) -> None:
     assert bind_failure(**{field: value}) == f"{field} must be a non-empty string"
 
 
 @pytest.mark.parametrize("field", ["PodName", "PodNamespace", "Node"])
 @pytest.mark.parametrize("value", ["../secrets/x", "a/b", "A", "a%2fb", "a b", "-a", "a\n", "n\u0661", "a" * 254])
-def test_binding_that_would_leave_its_path_is_told_which_name_is_wrong(field: str, value: str) -> None:
+def test_binding_with_a_name_that_leaves_its_path_names_the_field(field: str, value: str) -> None:
     assert bind_failure(**{field: value}).startswith(f"{field} must be the name of a Kubernetes object")
 
 

@@ -154,7 +154,7 @@ def _objects(chance: random.Random, job: Job) -> Iterator[Creation]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_in_an_hour_everybody_runs_no_device_is_overfull_and_nothing_is_left_reserved(seed: int) -> None:
+async def test_in_an_hour_every_pod_runs_no_gpu_is_overcommitted_and_nothing_stays_reserved(seed: int) -> None:
     work = list(traffic(seed))
     submitted = {item["metadata"]["name"] for each in work for kind, item in each.objects if kind is Resource.PODS}
     most_sharing = 0
