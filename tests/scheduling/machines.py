@@ -1,4 +1,4 @@
-"""Machines whose devices are connected as those that one can buy, and what go-gpuallocator chooses on them."""
+"""Machines whose devices are connected as on real ones, and the choices of go-gpuallocator on them."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The accounts of queues follow what changes, and only that is counted anew."""
+"""The accounts of queues follow every change, and only changed accounts are computed again."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ def holding(gpus: int, asked: int = 0, *, firm: int = 0) -> Usage:
 
 
 def wide(number: int) -> dict[QueueName, Queue]:
-    """Build a queue `top` and so many below it."""
+    """Build a queue `top` and `size` queues below it."""
     queues = [given.queue("top"), *(given.queue(f"q{each}", "top") for each in range(number))]
     return {queue.name: queue for queue in queues}
 
@@ -60,7 +60,7 @@ def test_unchanged_queues_keep_their_accounts() -> None:
     second = after.opened(usage)
 
     assert [name for name in queues if before.accounts[name] is not after.accounts[name]] == ["q7"]
-    # What was taken off the queue above, and counted there again, makes another account of it.
+    # The amounts subtracted from the queue above, and added there again, make another account of it.
     assert [name for name in queues if first[name] is not second[name]] == ["top", "q7"]
     assert second[QueueName("top")].allocated[2] == 100_000
 
@@ -82,7 +82,7 @@ def test_accounts_updated_step_by_step_equal_accounts_built_from_scratch(
             QueueName(name): replace(given.queue(name, parent, deserved=deserved), problem=problem)
             for name, (parent, deserved, problem) in stated.items()
         }
-        # As the cache does it: what has not changed is the same object.
+        # As in the cache: an unchanged queue is the same object.
         known = {name: known[name] if known.get(name) == each else each for name, each in made.items()}
         usage = {QueueName(name): holding(held, asked, firm=held // 2) for name, (held, asked) in used.items()}
         followed = QueueLedger(snapshot(known, usage))

@@ -1,4 +1,4 @@
-"""Required affinity between pods: who must be near whom, and who apart."""
+"""Required affinity and anti-affinity between pods."""
 
 from collections.abc import Iterator
 
@@ -74,7 +74,7 @@ def test_pods_added_and_removed_in_a_plan_count_in_that_plan_but_not_in_earlier_
 
 
 class Label(str):
-    """The key of a label; counts how often it is looked at."""
+    """The key of a label; counts how often it is read."""
 
     __slots__ = ()
     looks = 0

@@ -1,4 +1,4 @@
-"""Who has waited for long: nodes are kept for one such PodGroup, when the policy says so."""
+"""Ageing: nodes are kept for one PodGroup that has waited long, if the policy says so."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ def started(made: Plan) -> list[str]:
 
 
 def cluster(busy: Sequence[PodGroup] = ()) -> Snapshot:
-    """Build two nodes, one of them half empty, for which an old big pod and a young small one wait."""
+    """Build two nodes, one of them half empty; an old large pod and a young small one wait."""
     busy = busy or [running("r0", "a", gpus=8), running("r1", "b", gpus=4)]
     waiting = [given.group(given.pod("big", gpus=8)), given.group(given.pod("small", gpus=1), created_at=NOW)]
     return given.snapshot([given.node("a"), given.node("b")], [given.queue("q", deserved=16)], [*busy, *waiting])
@@ -80,7 +80,7 @@ def test_a_pod_that_is_decided_outside_a_plan_does_not_start_on_a_kept_node() ->
 
 
 def after_the_next_has_come(first: Plan, later_s: float) -> Plan:
-    """Plan when another old big pod waits instead of the one for which nodes were kept."""
+    """Plan when another old large pod waits instead of the one for which nodes were kept."""
     snapshot = cluster()
     groups = [each for key, each in snapshot.groups.items() if key.name != "uid-big"]
     next_big = given.group(given.pod("next", gpus=8))
@@ -100,7 +100,7 @@ def test_kept_nodes_are_opened_to_other_pods_when_nothing_becomes_free_there_for
     assert (started(before), before.withheld) == ([], ("b",))
     assert (started(after), after.withheld) == (["small"], ())
     assert first.memory.conditions is not None
-    assert first.memory.conditions.changes_at == NOW + 600  # a plan is made then though nothing else has changed
+    assert first.memory.conditions.changes_at == NOW + 600  # a plan is made then although nothing else has changed
 
 
 def test_nodes_are_kept_for_ten_more_minutes_when_more_became_free_there() -> None:
@@ -133,7 +133,7 @@ def test_a_partially_bound_gang_that_can_never_be_complete_does_not_end_the_keep
 
 @pytest.mark.parametrize("kept_s", [10.0, 60.0])
 def test_idle_kept_nodes_are_kept_for_the_next_podgroup_once_their_cost_is_paid_back(kept_s: float) -> None:
-    first = plan(cluster(), AGEING, now=NOW)  # a quarter of the cluster stands idle
+    first = plan(cluster(), AGEING, now=NOW)  # a quarter of the cluster is idle
     paid_back_after_s = kept_s * (0.25 / MOST_IDLE - 1)
     pause_s = min(paid_back_after_s, LONGEST_PAUSE_S)
 
@@ -174,7 +174,7 @@ def test_a_plan_for_some_podgroups_keeps_no_nodes_before_the_last_cost_is_paid_b
 
 
 def stream(queue: str = "other", *, deserved: int = 0, **more: Any) -> Snapshot:
-    """Build a node with a free GPU for which an old large pod waits, and a young small one of another queue."""
+    """Build a node with a free GPU; an old large pod waits, and a young small pod of another queue."""
     queues = [given.queue("q"), given.queue("other", deserved=deserved)]
     busy = [given.group(running=[given.placed(given.pod(f"r{index}", queue=queue), "a")]) for index in range(7)]
     big = given.group(given.pod("big", gpus=4))
@@ -211,9 +211,10 @@ def test_a_queue_borrows_all_idle_gpus_although_its_pods_have_waited_long() -> N
 
 
 def own_stream(**more: Any) -> Snapshot:
-    """Build two nodes and two queues with a share of one node each, one of whose own pods take the share of its gang.
+    """Build two nodes and two queues with a share of one node each; small pods of one queue use the share of its gang.
 
-    The gang of eight is old; its queue holds seven GPUs of small pods, for the eighth a young small pod waits.
+    The gang of eight pods is old. Seven small pods of its queue run on one GPU each. A young small pod waits for the
+    eighth GPU.
     """
     queues = [given.queue("q"), given.queue("other")]
     held = [given.group(running=[given.placed(given.pod(f"r{index}"), "a")]) for index in range(7)]

@@ -1,4 +1,4 @@
-"""The board: what is free while one plan is made, and who takes it."""
+"""The placement state: what is free while one plan is made, and which pods take it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,7 +28,7 @@ def cluster(*nodes: Node, refused: Refused | None = None) -> Snapshot:
 
 
 def place(board: PlacementState, *pods: Pod) -> dict[str, str] | None:
-    """Place pods that start together, and return where each of them is."""
+    """Place pods that start together, and return the node of each."""
     seats = board.place(pods)
     if seats is None:
         return None
@@ -53,7 +53,7 @@ def test_a_gang_that_cannot_be_placed_leaves_the_placement_state_unchanged() -> 
 
 
 def test_a_gang_is_placed_with_its_largest_pods_first_when_its_own_order_fails() -> None:
-    # Spread, the two small ones first would each take a node from the large one.
+    # With strategy spread, the two small pods placed first would each take a node from the large one.
     board = PlacementState(cluster(given.node("a", gpus=2), given.node("b", gpus=2)), Strategy(SPREAD))
     group = given.group(*(given.pod(name, gpus=gpus, gang="g") for name, gpus in (("s", 1), ("t", 1), ("large", 2))))
 
@@ -114,7 +114,7 @@ def test_counting_places_and_choosing_a_node_take_nothing() -> None:
 
 
 class SlowBoard:
-    """The obvious twin: looks at every node anew for each pod, and remembers nothing of what failed."""
+    """The plain twin: it checks every node again for each pod, and remembers no failure."""
 
     def __init__(self, nodes: Sequence[Node], refused: Refused, strategy: PlacementStrategy) -> None:
         self.nodes = {node.name: node for node in nodes}

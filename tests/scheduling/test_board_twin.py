@@ -1,4 +1,4 @@
-"""The board and its devices answer as plain loops over nodes and devices do."""
+"""The placement state and its devices give the answers of plain loops over nodes and devices."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ strategies = st.builds(Strategy, st.sampled_from(PlacementStrategy), st.sampled_
 
 
 class SlowNode:
-    """One node of a world, looked at by plain arithmetic."""
+    """One node of a world, with plain arithmetic."""
 
     def __init__(self, world: World, node: Node) -> None:
         self.node = node
@@ -50,7 +50,7 @@ class SlowNode:
         if need > self.size:
             return False
         usable = [now >= need or (later and then >= need) for now, then in self.devices.values()]
-        # A device whose holders all leave is whole again later, and is one of the GPUs that are free then.
+        # A device whose pods are all terminating is whole again later, and counts as a GPU that is free then.
         again = sum(then == self.size for _, then in self.devices.values()) if later else 0
         whole = (self.later if later else self.now).gpu_milli // GPU_MILLI
         return sum(usable) + whole - again >= sharing.devices
@@ -116,7 +116,7 @@ def test_the_chosen_devices_have_room_for_the_part_and_are_the_fullest_or_the_em
 
 
 def chosen(node: SlowNode, pod: Pod, sharing: Sharing, strategy: PlacementStrategy) -> tuple[str, ...]:
-    """Return the devices that take the part, by sorting all there are."""
+    """Return the devices that have room for the part, found by sorting all devices."""
     need, free = parts_of(sharing, node.node.device_memory_mib), node.later.gpu_milli // GPU_MILLI
     used = sorted((then, name) for name, (_, then) in node.devices.items() if then >= need)
     part = [name for then, name in used if then < node.size]

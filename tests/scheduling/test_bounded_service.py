@@ -1,4 +1,4 @@
-"""Nobody who could be helped waits for long behind PodGroups that nothing can help: counted in plans and what-ifs."""
+"""A PodGroup that can be helped does not wait long behind hopeless ones: counted in plans and what-ifs."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,11 +28,11 @@ from tests.scheduling.worlds import world
 ONLY_CONSOLIDATE = Policy(actions=(Action.ALLOCATE, Action.CONSOLIDATE))
 
 PLANS = 5
-"""Within so many plans everybody who can be helped is."""
+"""Every PodGroup that can be helped is helped within this number of plans."""
 
 
 def plans(made: Snapshot, policy: Policy, count: int = PLANS) -> list[Plan]:
-    """Plan again and again in a cluster that stays as it is, which is the worst that can happen."""
+    """Plan repeatedly in a cluster that does not change, which is the worst case."""
     found, memory = list[Plan](), NO_MEMORY
     for _ in range(count):
         found.append(plan(made, policy, now=NOW, memory=memory))
@@ -64,7 +64,7 @@ def test_all_pods_of_a_gang_are_placed_in_one_what_if() -> None:
 
 
 def unlike(groups: Iterable[PodGroup]) -> list[PodGroup]:
-    """Give every group a shape of its own, so that nothing is known of one from another."""
+    """Give every PodGroup its own shape, so that a result for one says nothing about another."""
     return [
         replace(group, pending=tuple(replace(pod, request=pod.request + _cpu(index)) for pod in group.pending))
         for index, group in enumerate(groups)
@@ -76,7 +76,7 @@ def _cpu(index: int) -> Resources:
 
 
 def beside_hopeless(nodes: int, hopeless: int) -> Snapshot:
-    """Build a cluster in which firm pods hold half of all nodes but one; big gangs wait that find room nowhere."""
+    """Build a cluster with non-preemptible pods on half of all nodes but one, and large gangs that have no room."""
     gangs = [waiting(f"w{index:04}", "poor", pods=2, gpus=8, at=index) for index in range(hopeless)]
     last = waiting("last", "poor", pods=1, gpus=8, at=NOW)
     made = full(nodes, [*unlike(gangs), last])
@@ -101,7 +101,7 @@ def test_a_gang_is_helped_in_the_same_plan_in_which_searches_for_larger_like_gan
 
 
 def beside_larger(nodes: int, larger: int) -> Snapshot:
-    """Build a cluster in which firm pods hold a part of all nodes but two; gangs of 3 nodes and then one of 2 wait."""
+    """Build a cluster with non-preemptible pods on all nodes but two; gangs of 3 nodes wait before one of 2 nodes."""
     gangs = [waiting(f"w{index:04}", "poor", pods=3, gpus=8, at=index) for index in range(larger)]
     made = full(nodes, [*gangs, waiting("last", "poor", pods=2, gpus=8, at=NOW)])
     free = {"r0-00000", "r0-00001"}
@@ -114,7 +114,7 @@ def beside_larger(nodes: int, larger: int) -> Snapshot:
 
 
 def tight(nodes: int) -> Snapshot:
-    """Build nodes with two 4-GPU pods each, and two with 4 GPUs free, on one of which there are no cores."""
+    """Build nodes with two 4-GPU pods each, and two with 4 GPUs free, one of which has no CPU left."""
     held = [
         running(f"r{slot}-{index:03}", "q", f"n{index:05}", gpus=4, at=index)
         for slot in (0, 1)
@@ -269,7 +269,7 @@ def _without_surplus(one: Queue) -> Queue:
 
 
 def beside_a_crowd(seed: int, asking: str) -> Snapshot:
-    """Build a crowded cluster, and a node that is one PodGroup's alone: its queue deserves it, or others rank below."""
+    """Build a crowded cluster, and a node that one PodGroup can get: its queue deserves it, or others rank below."""
     own = Constraint(node_selector=(("own", "own"),), tolerations=(Toleration("own", "Exists"),))
     made = crowded(12, waiting=300, seed=seed)
     queues = {
@@ -317,11 +317,11 @@ def test_a_plan_of_a_crowded_cluster_finishes_with_few_what_ifs() -> None:
 
 
 NOWHERE_NEAR = Near(labels=(("app", "gone"),), topology_key="rack")
-"""Affinity to a pod that is not there: no count refuses it, and every victim is tried."""
+"""Affinity to a pod that does not exist: no count refuses the pod, and every victim is tried."""
 
 
 def behind(count: int, last: PodGroup, held: Iterable[PodGroup], queues: dict[str, int]) -> Snapshot:
-    """Build 4 nodes, and so many hopeless PodGroups like the one that waits last, each of which tries every victim."""
+    """Build 4 nodes and many hopeless PodGroups like the last pending one, each of which tries every victim."""
     (pod,) = last.pending
     hopeless = list[PodGroup]()
     for index in range(count):
@@ -333,7 +333,7 @@ def behind(count: int, last: PodGroup, held: Iterable[PodGroup], queues: dict[st
 
 
 def held_by(name: str, *, each: int, gpus: int = 1) -> list[PodGroup]:
-    """Build the pods of a queue on 4 nodes, so many on each."""
+    """Build the pods of a queue on 4 nodes, with the given number on each."""
     return [
         replace(running(f"r{slot}-{index}", name, f"n{index:05}", gpus=gpus, at=slot), priority=10)
         for slot in range(each)
@@ -372,7 +372,7 @@ RACKS = Topology(name="t", levels=("zone", "rack"))
 
 
 def in_one(level: str) -> PodGroup:
-    """Build a gang of two pods that must sit in one domain."""
+    """Build a gang of two pods that must be in one domain."""
     gang = waiting("w", "poor", pods=2, gpus=8, at=0)
     root = SubGroup(topology=TopologyConstraint("t", required=level), pod_sets=(PodSet(name="all", min_member=2),))
     return replace(gang, root=root, pending=tuple(replace(pod, subgroup="all") for pod in gang.pending))
@@ -436,7 +436,7 @@ def test_gangs_with_more_large_pods_than_nodes_that_could_be_emptied_need_no_wha
 
 
 def searched(searches: Searches, whole: Budget, names: Iterable[str], *, needs: int) -> list[str]:
-    """Have each that is due try so many what-ifs; return whose search came to its end."""
+    """Let each search that is due try this number of what-ifs; return which searches ended."""
     ended = list[str]()
     for name in [each for each in names if searches.is_due((each,), 1)]:
         part = searches.wide(1, whole, 1)

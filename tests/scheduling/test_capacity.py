@@ -17,7 +17,7 @@ def held(name: str, **more: object) -> Pod:
 
 
 def told(pods: Sequence[Pod], device_mib: int = 1) -> list[tuple[int, int]]:
-    """Return how many units of how many pods are told of."""
+    """Return the requested units and numbers of pods."""
     return [(shape.count, shape.pods_each) for shape in capacity.shapes(pods, device_mib)]
 
 

@@ -1,4 +1,4 @@
-"""Which devices of a machine are taken: go-gpuallocator's published results, and what looking at everything gives."""
+"""Which devices of a machine are chosen, compared with published results of go-gpuallocator and an enumeration."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -53,11 +53,11 @@ def test_sets_on_a_dgx_are_those_that_nvidia_lists_as_valid(case: dict[str, Any]
     assert in_turn(machine(case["machine"]), [case["size"]] * len(sets)) == sets
 
 
-# As looking at everything gives ---------------------------------------------------------------------------------------
+# As an enumeration gives ----------------------------------------------------------------------------------------------
 
 
 def divisions(left: Set, size: int) -> Iterator[list[Set]]:
-    """Yield every division into sets of the size and one of the rest, in order; a short set goes after a long one."""
+    """Yield every division into sets of the size and one of the rest, in order; a short set is after a long one."""
     if not left:
         yield []
         return
@@ -69,7 +69,7 @@ def divisions(left: Set, size: int) -> Iterator[list[Set]]:
 
 
 class Slow:
-    """One machine, looked at by plain enumeration."""
+    """One machine, with plain enumeration."""
 
     def __init__(self, on: Layout) -> None:
         self._scores = on.scores
@@ -97,7 +97,7 @@ class Slow:
 
 @st.composite
 def machines(draw: st.DrawFn) -> Layout:
-    """Draw a small machine, often with many pairs alike, so that there is more than one best division."""
+    """Draw a small machine, often with many equal pairs, so that there is more than one best division."""
     size = draw(st.integers(1, 7))
     score = st.sampled_from(draw(st.sampled_from([(0, 100), (10, 110, 230), tuple(range(0, 600, 7))])))
     upper = {pair: draw(score) for pair in combinations(range(size), 2)}
@@ -135,7 +135,7 @@ def test_no_division_of_sixteen_unlike_devices_into_eights_scores_higher() -> No
 
 
 def unlike(size: int) -> Layout:
-    """Return a machine in which hardly two pairs are alike."""
+    """Return a machine with hardly any two equal pairs."""
     rows = ([0 if a == b else (min(a, b) * 37 + max(a, b) * 61) % 97 * 7 for b in range(size)] for a in range(size))
     return layout(rows)
 
@@ -168,11 +168,11 @@ def test_an_impossible_set_is_refused(size: int, available: list[int], required:
     assert choose(machine("dgx1-v100"), size, available, required) == []
 
 
-# More devices than are looked at exactly ------------------------------------------------------------------------------
+# More devices than are enumerated -------------------------------------------------------------------------------------
 
 
 def fives(size: int) -> Layout:
-    """Return a machine of fully linked fives, whose first devices are linked to their neighbours too."""
+    """Return a machine of fully linked sets of five, whose first devices are linked to their neighbours too."""
     near = [[one // 5 == other // 5 for other in range(size)] for one in range(size)]
     return layout(
         [0 if a == b else 10 + 200 * near[a][b] + 10 * (a % 5 == b % 5 == 0) for b in range(size)] for a in range(size)

@@ -1,4 +1,4 @@
-"""Which node a pod with several GPUs goes to, for how the devices that are idle there are connected."""
+"""The node of a pod with several GPUs depends on the connections between the idle devices of each node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ Cluster = Mapping[str, tuple[Layout | None, Sequence[int]]]
 
 
 def cluster(nodes: Cluster, *, free: Mapping[str, int] | None = None) -> Snapshot:
-    """Build nodes of eight GPUs of which as many are free as are idle, or as `free` says."""
+    """Build nodes of eight GPUs; the number of free GPUs is that of idle ones, or as in `free`."""
     made = [given.node(name, gpus=8, layout=each) for name, (each, _) in sorted(nodes.items())]
     idle = [mask(idle) for _, (_, idle) in sorted(nodes.items())]
     snapshot = given.snapshot(made, [given.queue("q")], [], idle_devices=np.array(idle, dtype=np.int64))
@@ -45,7 +45,7 @@ def chosen(snapshot: Snapshot, *, gpus: int, strategy: PlacementStrategy = BINPA
 
 @pytest.mark.parametrize("strategy", PlacementStrategy)
 def test_a_pod_with_two_gpus_is_placed_where_they_share_two_nvlinks(strategy: PlacementStrategy) -> None:
-    # On a, 0 and 5 have no NVLink at all; on b, 0 and 1 have one; on c, 0 and 3 have two.
+    # On a, 0 and 5 have no NVLink; on b, 0 and 1 have one; on c, 0 and 3 have two.
     nodes = {"a": (VOLTA, [0, 5]), "b": (VOLTA, [0, 1]), "c": (VOLTA, [0, 3])}
 
     assert chosen(cluster(nodes), gpus=2, strategy=strategy) == "c"
@@ -61,7 +61,7 @@ def test_good_connections_rank_before_a_fuller_node() -> None:
 def test_behind_nvswitch_all_sets_are_equal_so_the_strategy_decides(
     gpus: int, strategy: PlacementStrategy, best: str
 ) -> None:
-    # The PCIe paths differ: 0 and 1 share what 0 and 7 do not.
+    # The PCIe paths differ: 0 and 1 share a switch, and 0 and 7 do not.
     nodes = {"empty": (HOPPER, range(8)), "fuller": (HOPPER, [0, 2, 5, 7])}
 
     assert chosen(cluster(nodes), gpus=gpus, strategy=strategy) == best
@@ -94,7 +94,7 @@ def test_a_node_without_an_agent_does_not_rank_below_the_best_node() -> None:
 
 
 def test_the_next_pods_of_a_gang_are_placed_where_good_connections_are_left() -> None:
-    # Of a, one pod takes 0 and 3: what is left there, 1 and 6, has no NVLink.
+    # On a, one pod takes 0 and 3: the remaining devices, 1 and 6, have no NVLink.
     snapshot = cluster({"a": (VOLTA, [0, 1, 3, 6]), "b": (VOLTA, range(8))})
     pods = [given.pod(f"p{index}", gpus=2, gang="g") for index in range(5)]
 
@@ -105,14 +105,14 @@ def test_the_next_pods_of_a_gang_are_placed_where_good_connections_are_left() ->
 
 
 def test_devices_that_the_agent_has_not_reported_as_used_yet_are_assumed_as_chosen_by_leeboard() -> None:
-    # Four are left of each: of a what remains without its best pair, 6 and 7; of b the other quad.
+    # Four devices remain on each node: on a the rest without its best pair, 6 and 7; on b the other quad.
     nodes = {"a": (VOLTA, [0, 1, 4, 5, 6, 7]), "b": (VOLTA, range(8))}
 
     assert chosen(cluster(nodes, free={"a": 4, "b": 4}), gpus=4) == "b"
 
 
 def test_a_node_with_fewer_idle_than_free_devices_is_scored_by_its_best_set() -> None:
-    # The agent of b has not seen yet who has left.
+    # The agent of b has not reported yet which pods have ended.
     assert chosen(cluster({"a": (VOLTA, [0, 5]), "b": (VOLTA, [2])}, free={"b": 3}), gpus=2) == "b"
     assert chosen(cluster({"a": (VOLTA, [0, 1]), "b": (PCIE, [2])}, free={"b": 2}), gpus=2) == "a"
 

@@ -24,15 +24,15 @@ from app.scheduling.preemption.whatif import WhatIf
 from tests.scheduling.worlds import World, world, worlds
 
 NOT_SEEN = {Rule.COMMON, Rule.CLAIMS}
-"""What all copies use, and who may change what in place."""
+"""Objects that all copies share, and which class may change what in place."""
 
 
 CLASS = "of-claims"
 
 
 def fingerprint(state: WhatIf) -> object:
-    """Return a value that tells two what-ifs apart, made of all their fields and of all that these hold."""
-    state.board.stock.devices.free_parts()  # The columns are brought up to date when they are asked for.
+    """Return a value that differs for two different what-ifs, made of all their fields and of everything in these."""
+    state.board.stock.devices.free_parts()  # The columns are updated when they are read.
     return _seen(state)
 
 
@@ -53,7 +53,7 @@ def _seen(value: object) -> object:
 
 
 def odd(pod: Pod, dice: Random) -> Pod:
-    """Return the pod with something of its own: labels, pods that it keeps away from, or a claim."""
+    """Return the pod with something of its own: labels, anti-affinity, or a resource claim."""
     near = Near(labels=(("app", "a"),), topology_key="zone", apart=dice.random() < 0.5)
     claim = ResourceClaim(key=f"c{dice.randrange(3)}", device_class=CLASS, count=1)
     labels = {"app": dice.choice("ab")}
@@ -61,7 +61,7 @@ def odd(pod: Pod, dice: Random) -> Pod:
 
 
 def work(state: WhatIf, dice: Random, steps: int) -> None:
-    """Do what plans do: start, evict, move, keep, close nodes, charge, and ask."""
+    """Do what plans do: start, evict, move, keep, close nodes, charge, and read."""
     snapshot = state.snapshot
     waiting, running = list(snapshot.groups.values()), list(snapshot.running.values())
     for _ in range(steps):
@@ -74,7 +74,7 @@ def work(state: WhatIf, dice: Random, steps: int) -> None:
 
 
 def start(state: WhatIf, group: PodGroup, dice: Random) -> None:
-    """Start a group, and pods that keep apart from others or have claims, and ask why others do not start."""
+    """Start a group, and pods with anti-affinity or claims, and ask why others do not start."""
     chunk, request = state.next_of(group)
     if not chunk:
         return
@@ -92,7 +92,7 @@ def start(state: WhatIf, group: PodGroup, dice: Random) -> None:
 
 
 def evict(state: WhatIf, group: PodGroup, dice: Random) -> None:
-    """Have some pods of a running group leave, and sometimes move."""
+    """Evict some pods of a running group, and sometimes move them."""
     gone = group.placed[: dice.randint(0, len(group.placed))]
     if not gone:
         return
@@ -103,7 +103,7 @@ def evict(state: WhatIf, group: PodGroup, dice: Random) -> None:
 
 
 def is_kept_apart(world: World, dice: Random) -> bool:
-    """Return whether what a copy does leaves its origin as it was, and what its origin does the copy."""
+    """Return whether changes of a copy leave its origin unchanged, and the other way round."""
     snapshot = world.snapshot()
     claimable = {f"dra:{CLASS}": np.full(len(snapshot.nodes.nodes), 4)}
     origin = WhatIf(replace(snapshot, scalars=claimable), DEFAULT_POLICY.strategy)
@@ -130,7 +130,7 @@ def look_for_what_is_shared() -> None:
 
 
 def parts(value: object) -> set[type[Copied]]:
-    """Return the classes of which a what-if consists."""
+    """Return the classes that make up a what-if."""
     found = set[type[Copied]]()
     if isinstance(value, Copied):
         found = {type(value)}.union(*(parts(getattr(value, field)) for field in value.rules))
@@ -149,7 +149,7 @@ def _own_fields() -> list[tuple[type[Copied], str]]:
 
 
 NEVER_WRITTEN = {"requested"}
-"""What only `Tree` writes, which copies accounts as well."""
+"""Fields that only `Tree` writes, which copies accounts too."""
 
 
 @pytest.mark.parametrize(("part", "field"), [each for each in _own_fields() if each[1] not in NEVER_WRITTEN])

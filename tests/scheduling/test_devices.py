@@ -1,4 +1,4 @@
-"""Devices in shared use: which of them takes a part more, and when one is whole again."""
+"""Shared devices: which of them takes another part, and when one is whole again."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def devices(*shared: SharedDevice, strategy: PlacementStrategy = PlacementStrate
 
 
 def room(there: SharedDevices, sharing: Sharing, *, now: int = 0, then: int = 0) -> tuple[bool, bool]:
-    """Return whether there is room now and later, with so many whole GPUs free."""
+    """Return whether there is room now and later, with this number of whole GPUs free."""
     gpus, future = np.array([now * 1000]), np.array([then * 1000])
     ready = there.room(sharing, gpus, future, later=False)
     return bool(ready[0]), bool(there.room(sharing, future, future, later=True)[0])

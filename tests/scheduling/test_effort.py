@@ -1,4 +1,4 @@
-"""How much work a decision is estimated to be, before it is made."""
+"""The estimate of the work for a decision, before the decision is made."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_dividing_the_cluster_among_many_queues_costs_much(queues: int, *, small
     assert is_small(PLAIN, PLAIN, nodes=100, queues=queues) is small
     assert is_small(torn, nodes=100, queues=queues) is small
     assert is_small(PLAIN, nodes=100, queues=queues, keeps=True) is small
-    # A plan for nobody divides as well.
+    # A plan for no PodGroup divides too.
     assert is_small(nodes=100, queues=queues) is small
 
 

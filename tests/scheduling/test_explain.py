@@ -1,4 +1,4 @@
-"""What a person reads while a PodGroup waits: which check failed where, and by how much."""
+"""The message while a PodGroup is pending: which check failed where, and by how much."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ RACKS = {"t": Topology(name="t", levels=("rack",))}
 
 
 def refusal(group: PodGroup, *others: PodGroup, nodes: list[Node], **more: object) -> Refusal:
-    """Plan for a cluster with two queues that deserve two GPUs each, and return why the group waits."""
+    """Plan for a cluster with two queues that deserve two GPUs each, and return why the group is pending."""
     queues = [given.queue("q", deserved=2), given.queue("r", deserved=2)]
     return plan(given.snapshot(nodes, queues, [group, *others], **more)).refusals[group.key]
 
@@ -95,7 +95,7 @@ def test_the_message_of_a_gang_that_fits_in_no_rack_names_the_best_rack() -> Non
     ("labels", "sentence"),
     [
         ({}, "No node has the label rack of its required topology level."),
-        # A node of no zone is in none of the racks of a zone.
+        # A node without a zone is in none of the racks of a zone.
         ({"rack": "a"}, "No node that it may use is in a domain of level rack."),
     ],
 )
@@ -257,7 +257,7 @@ def test_the_message_of_a_gang_whose_rest_can_never_run_counts_all_its_pods() ->
     assert (said.details["even_when_empty"], said.details["needed"]) == (2, 3)
 
 
-# What passes by itself
+# Temporary causes
 
 
 @pytest.mark.parametrize(
@@ -311,11 +311,11 @@ def test_the_message_of_a_gang_that_fits_with_a_cordoned_node_names_that_node(si
     )
 
 
-# Which nodes are left out, and for what
+# Which nodes are excluded, and why
 
 
 def words(group: PodGroup, nodes: list[Node], **more: object) -> str:
-    """Return what is said of the nodes, without why nobody leaves."""
+    """Return the part of the message about nodes, without that about evictions."""
     snapshot = given.snapshot(nodes, [given.queue("q", deserved=2)], [group], **more)
     return plan(snapshot, Policy(actions=(Action.ALLOCATE,))).refusals[group.key].sentence
 
@@ -585,7 +585,7 @@ def test_a_pod_that_waits_with_like_pods_is_behind_others_whether_or_not_those_a
         refusals = plan_some(snapshot, snapshot.groups).refusals
         behind[gpus] = {key.name: said.details.get("behind") for key, said in refusals.items()}
 
-    # The elastic one has a pod on the only node, on that of two GPUs beside one of the others.
+    # The elastic group has a pod on the only node, and on the node of two GPUs a pod beside one of the others.
     assert behind == {1: {"e": None, "uid-x": 1, "uid-y": 1}, 2: {"e": None, "uid-y": 2}}
 
 

@@ -1,11 +1,11 @@
-"""No more pods leave than have to: plans of random small clusters against every other set of victims.
+"""No more pods are evicted than needed: plans of random small clusters against every other set of victims.
 
-One gang waits in the only queue, and up to eight running pods of lower priority may leave. Another set of victims is
-better when with it the whole gang starts as well, fewer pods are lost, and nobody in it is better protected: the
-best protected of one set is compared with that of the other, the second with the second, and so on, by priority, by
-whether it is beyond its group's minimum, and by age. So nobody among the victims, and no gang, may be superfluous;
-but an older pod stays although two younger ones leave in its place. Where the pods of the gang are not alike, only
-parts of the plan's set of victims are compared: each of these pods takes whoever is the first in line for it.
+One gang waits in the only queue, and up to eight running pods of lower priority may be evicted. Another set of victims
+is better if the whole gang starts with it too, fewer pods are lost, and no pod in it is better protected: the best
+protected pod of one set is compared with that of the other, the second with the second, and so on, by priority, by
+whether the pod is beyond the minimum of its group, and by age. So no victim, and no gang among the victims, may be
+superfluous. But an older pod stays although two younger ones are evicted in its place. If the pods of the gang differ,
+only parts of the plan's set of victims are compared: each of these pods takes the first victims in the order.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,19 +33,19 @@ ALLOCATE = Policy(actions=(Action.ALLOCATE,), borrow_last=False)
 
 Victims = frozenset[PodUid]
 Protection = tuple[int, int, float]
-"""How well a pod is protected, the best first."""
+"""How well a pod is protected, the best protected first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes, who runs there, and the gang that waits."""
+    """Nodes, the pods that run there, and the gang that waits."""
 
     nodes: Sequence[Node]
     running: Sequence[PodGroup]
     gang: PodGroup
 
     def plan(self, policy: Policy) -> Plan:
-        """Plan as if nobody else had ever been there."""
+        """Plan without any plan before."""
         return plan(given.snapshot(self.nodes, [given.queue("q", deserved=100)], [*self.running, self.gang]), policy)
 
     def starts(self, policy: Policy) -> bool:
@@ -61,7 +61,7 @@ class Cluster:
         return replace(self, running=[group for group in left if group.placed])
 
     def with_moves(self, found: Plan) -> "Cluster":
-        """Return the cluster with those that move at their new places."""
+        """Return the cluster with the moved pods at their new places."""
         target = {each.pod: each.moves_to for each in found.evictions if each.moves_to is not None}
         groups = (
             replace(group, placed=tuple(replace(one, node=target.get(one.pod.uid, one.node)) for one in group.placed))
@@ -79,7 +79,7 @@ class Cluster:
 
 
 def cluster(dice: Random, asked: Sequence[int]) -> Cluster:
-    """Make up a cluster in which a gang waits whose pods ask for so many GPUs."""
+    """Build a random cluster in which a gang waits whose pods request these numbers of GPUs."""
     nodes = [
         given.node(
             f"n{index}", gpus=dice.choice([6, 8, 10] if len(asked) > SMALL else [2, 4, 5, 8]), labels={"zone": zone}
@@ -117,7 +117,7 @@ def _running(dice: Random, nodes: Sequence[Node]) -> Iterator[PodGroup]:
 
 
 def choices(group: PodGroup) -> Iterator[Mapping[PodUid, Protection]]:
-    """Yield every set of pods of a group that may leave together, with how well each is protected."""
+    """Yield every set of pods of a group that may be evicted together, with the protection of each."""
     spare, rest = dict[PodUid, Protection](), group
     while 1 == len(last_chunk(rest)) < len(rest.placed):
         (one,) = last_chunk(rest)
@@ -144,7 +144,7 @@ def better(there: Cluster, found: Plan) -> Iterator[Victims]:
 
 
 def lost_in(found: Plan) -> Victims:
-    """Return who loses its place for good."""
+    """Return the pods that lose their place for good."""
     return frozenset(each.pod for each in found.evictions if each.moves_to is None)
 
 
@@ -153,7 +153,7 @@ def _is_no_better_protected(fewer: Iterable[Protection], more: Iterable[Protecti
 
 
 def plans(seeds: int, asking: Callable[[Random], Sequence[int]]) -> Iterator[tuple[Cluster, Plan]]:
-    """Yield clusters in which somebody has to leave for the gang, and the plans."""
+    """Yield clusters in which a pod has to be evicted for the gang, and the plans."""
     for seed in range(seeds):
         dice = Random(seed)  # not for secrets
         there = cluster(dice, asking(dice))
@@ -204,7 +204,7 @@ def test_a_gang_starts_whenever_some_set_of_victims_makes_room_for_it(
 
 
 def all_sets(there: Cluster) -> Iterator[Victims]:
-    """Yield every set of victims, none where not even all of them together would do."""
+    """Yield every set of victims, none if all of them together do not suffice."""
     every = [list(choices(group)) for group in there.running]
     largest = frozenset(uid for sets in every for uid in sets[-1])
     if there.without(largest).starts(ALLOCATE):

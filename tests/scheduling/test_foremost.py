@@ -1,4 +1,4 @@
-"""On which nodes victims are looked for first."""
+"""The nodes on which victims are searched first."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ NOW = 1000.0
 
 
 def runs(name: str, node: str, *, queue: str = "q", gpus: int = 2, **more: Any) -> PodGroup:
-    """Build a lone pod that runs."""
+    """Build a single pod that runs."""
     placed = given.placed(given.pod(name, queue=queue, gpus=gpus), node)
     return replace(given.group(running=[placed], min_member=1), **more)
 
@@ -31,7 +31,7 @@ def cluster(*groups: PodGroup) -> Snapshot:
 
 
 def first(made: Snapshot, *, gpus: int, most: int = 1) -> list[int]:
-    """Return on which nodes so many GPUs are free first."""
+    """Return on which nodes this number of GPUs becomes free first."""
     state = WhatIf(made, DEFAULT_POLICY.strategy)
     state.divide()
     prospects.most(state)
@@ -61,7 +61,7 @@ def test_all_victims_of_a_node_count_for_its_rank() -> None:
 
 
 def test_other_nodes_are_searched_when_the_first_ones_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Clusters with so many nodes that not all are looked at are large.
+    # Clusters in which not all nodes are searched are large.
     monkeypatch.setattr(search, "LOOK", 0)
     young = runs("young", "n0", gpus=4, priority=1, started_at=NOW - 1)
     made = cluster(young, *(runs(f"old{each}", f"n{each}", gpus=4, priority=2, started_at=0.0) for each in (1, 2)))

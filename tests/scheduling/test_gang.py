@@ -100,7 +100,7 @@ NEAR_HOSTS = TopologyConstraint("t", preferred="rack")
 
 
 def nested(levels: int) -> PodGroup:
-    """Two pods that must be in different zones, in sub-groups inside each other that would rather be in one rack."""
+    """Two pods that must be in different zones, in nested sub-groups that prefer one rack."""
     wanted = [replace(each, near=APART, labels={"app": "web"}) for each in pods("w", 2, gpus=1)]
     branch = SubGroup(topology=NEAR_HOSTS, pod_sets=(PodSet(name="w", min_member=2, topology=NEAR_HOSTS),))
     for level in range(levels - 1):
@@ -110,7 +110,7 @@ def nested(levels: int) -> PodGroup:
 
 @pytest.fixture(name="copies")
 def _copies(monkeypatch: pytest.MonkeyPatch) -> list[PlacementState]:
-    """Return the boards of which copies have been made: one for each domain that is tried, and each set of pods."""
+    """Return the placement states that were copied: one for each domain that is tried, and each set of pods."""
     made, copy = list[PlacementState](), PlacementState.copy
 
     def counted(board: PlacementState) -> PlacementState:
@@ -150,5 +150,5 @@ def test_a_gang_with_a_long_failed_attempt_gets_shorter_attempts_in_the_same_pla
     copies.clear()
 
     assert seats(on.copy(), wanted) is None
-    # Of this board, of one domain at each of the eight levels, and for the two pods.
+    # Of this state, of one domain at each of the eight levels, and for the two pods.
     assert len(copies) <= 1 + 8 + 2

@@ -1,4 +1,4 @@
-"""Requests by GPU memory in a cluster of different GPUs: judged by what the pods can get, charged by what they got."""
+"""Requests by GPU memory in a cluster of different GPUs: checked by what the pods can get, charged by what they got."""
 
 from dataclasses import replace
 from typing import Any
@@ -45,7 +45,7 @@ def alone(number: int, memory_gb: int, *, preemptible: bool = False, **more: Any
 
 
 def paid(found: Plan, nodes: list[Node], groups: list[PodGroup]) -> int:
-    """Return what the queue pays for those that start, in thousandths of a GPU."""
+    """Return what the queue is charged for the pods that start, in thousandths of a GPU."""
     sizes = {each.name: each.device_memory_mib for each in nodes}
     pods = {pod.uid: pod for group in groups for pod in group.pending}
     places = [one for start in found.starts for one in start.placements]
@@ -103,7 +103,7 @@ def test_a_what_if_charges_by_the_largest_gpu_that_the_pod_can_get() -> None:
 
 
 def large_beside_small() -> Snapshot:
-    """Build a cluster in which a queue waits for half of a large GPU, and another one for a whole GPU."""
+    """Build a cluster in which one queue waits for half of a large GPU, and another one for a whole GPU."""
     half = given.group(by_memory("half", 40, size=80, queue="parts"), created_at=1.0)
     whole = given.group(given.pod("whole", queue="all"))
     queues = [given.queue("parts", deserved=0), given.queue("all", deserved=0)]

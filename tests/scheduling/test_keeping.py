@@ -1,4 +1,4 @@
-"""Room for the rest of a gang that is bound in part: kept for a while, and never at the cost of fairness."""
+"""Room for the rest of a partially bound gang is kept for a while, and never at the cost of fairness."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ ONLY_ALLOCATE = Policy(actions=(Action.ALLOCATE,))
 
 
 def torn(size: int, *, bound: Sequence[str] = ("a",), gpus: int = 1, queue: str = "t", **more: Any) -> PodGroup:
-    """Build a gang of `size` pods, of which those on the nodes `bound` are bound."""
+    """Build a gang of `size` pods, with pods bound on the nodes `bound`."""
     running = [
         given.placed(given.pod(f"bound-{index}", gpus=gpus, gang="torn", queue=queue), node)
         for index, node in enumerate(bound)
@@ -72,7 +72,7 @@ NODES = [given.node("a", gpus=4), given.node("b", gpus=4)]
 
 
 def crowded(gang: PodGroup, *more: PodGroup, queues: list[Queue] | None = None) -> Snapshot:
-    """Build a cluster in which one GPU is free, and four are held by a queue that deserves none and keeps them."""
+    """Build a cluster with one free GPU; a queue that deserves nothing holds and keeps four."""
     rest = [running("a", "firm", gpus=3 - len(gang.placed) + 1), running("b", "firm", gpus=3)]
     return given.snapshot(NODES, queues or QUEUES, [gang, *rest, *more])
 
@@ -214,7 +214,7 @@ gpus = st.integers(1, 3)
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Snapshot:
-    """Draw a small full cluster with a gang that is bound in part, and others who wait."""
+    """Draw a small full cluster with a partially bound gang and other pending groups."""
     nodes: list[Node] = [given.node(f"n{index}", gpus=draw(st.integers(2, 6))) for index in range(draw(gpus))]
     names = ["t", "u", "v"]
     deserved = [draw(st.integers(3, 9)), draw(st.integers(0, 4)), draw(st.integers(0, 4))]
@@ -246,13 +246,13 @@ def test_no_room_is_kept_beyond_the_fair_share_or_ahead_of_a_queue_below_its_des
         for other in after.groups.values():
             account = accounts[other.queue]
             if other.queue != gang.queue and account.allocated[GPU] < account.deserved[GPU]:
-                # Nodes that are withheld from borrowers are another rule's matter.
+                # Nodes that are withheld from borrowers belong to another rule.
                 alone = plan_some(after, [other.key], ONLY_ALLOCATE, now=NOW, withheld=found.withheld)
                 assert not alone.starts, (other, found)
 
 
 def carried_out(snapshot: Snapshot, found: Plan) -> Snapshot:
-    """Return the cluster in which those run who start."""
+    """Return the cluster in which the started pods run."""
     nodes = {one.pod: one.node for start in found.starts for one in start.placements}
     groups = []
     for group in {**snapshot.running, **snapshot.groups}.values():

@@ -1,4 +1,4 @@
-"""The labels of nodes as columns: what a tenant asks for costs nothing unless nodes have it."""
+"""The labels of nodes as columns: a requirement of a tenant costs nothing unless nodes have its label."""
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def test_the_largest_number_of_labels_that_a_pod_may_name_costs_a_few_steps_a_no
     asked = tuple(
         Requirement(keys[number % MOST_KEYS], Operator.GT, (str(number),)) for number in range(MOST_REQUIREMENTS)
     )
-    # As host names do, some differ on each node.
+    # Like host names, some labels differ on each node.
     rows = ({key: str(at if n < 2 else at % 7) for n, key in enumerate(keys)} for at in range(2_000))
     nodes = NodeTable.of(given.node(f"n{at}", labels=row) for at, row in enumerate(rows))
 

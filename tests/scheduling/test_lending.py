@@ -1,4 +1,4 @@
-"""GPUs that a queue is owed are not lent to another queue a moment before: they would be reclaimed at once."""
+"""GPUs that a queue deserves are not lent to another queue shortly before: they would be reclaimed at once."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -23,7 +23,7 @@ BY_ORDER_ALONE = Policy(borrow_last=False)
 """As KAI does."""
 
 QUEUES = [given.queue("lender"), given.queue("owed")]
-"""Of eight GPUs, the fair share of each is four when both want as many."""
+"""Of eight GPUs, the fair share of each queue is four when both request as many."""
 
 
 def running(name: str, queue: str, on: str, *, gpus: int = 1) -> PodGroup:
@@ -43,7 +43,7 @@ def started(made: Plan) -> list[str]:
 
 
 def one_gpu_is_free() -> Snapshot:
-    """Build a queue that has its share, and one that lacks a GPU and would first like to start a large pod."""
+    """Build a queue at its share, and one that lacks a GPU and whose first pending pod is large."""
     held = [running(f"l{index}", "lender", "n0") for index in range(4)]
     held += [running(f"o{index}", "owed", "n0") for index in range(3)]
     more = [waiting("large", "owed", gpus=4), waiting("small", "owed", gpus=1, at=1.0)]
@@ -71,7 +71,7 @@ def test_a_queue_borrows_what_no_queue_deserves() -> None:
 
 
 def room_is_owed() -> Snapshot:
-    """Build two nodes with one free GPU each, of which a queue that holds none is owed four on one node."""
+    """Build two nodes with one free GPU each; a queue that holds none deserves four on one of the nodes."""
     held = [running(f"l{index}", "lender", "n0") for index in range(7)]
     more = [running(f"m{index}", "lender", "n1") for index in range(7)]
     return cluster(*held, *more, waiting("gang", "owed", gpus=4), waiting("other", "lender", gpus=1), nodes=2)
@@ -224,14 +224,14 @@ def test_gpus_are_lent_everywhere_after_ten_minutes_without_a_possible_victim() 
     assert [started(each) for each in (first, before, after)] == [["more0"], ["more0"], ["more0", "more1"]]
     assert (before.withheld, after.withheld) == (("n0",), ())
     assert first.memory.conditions is not None
-    assert first.memory.conditions.changes_at == 600.0  # a plan is made then though nothing else has changed
+    assert first.memory.conditions.changes_at == 600.0  # a plan is made then although nothing else has changed
 
 
 @settings(max_examples=80)
 @for_all(worlds)
 def test_no_pod_starts_that_the_same_or_the_next_plan_evicts(world: World) -> None:
     first = plan(world.snapshot(), now=world.now)
-    # Min-runtime protects a group from its start on, and of one that grows the minimum alone, as in KAI.
+    # Min-runtime protects a group from its start. Of a group that grows it protects only the minimum, as in KAI.
     new = {group.key for group in world.groups if not group.placed and len(group.pending) == group.min_member}
     starting = {one.pod for start in first.starts for one in start.placements if start.group in new}
     second = plan(world.after(first).snapshot(), now=world.now)
@@ -241,7 +241,7 @@ def test_no_pod_starts_that_the_same_or_the_next_plan_evicts(world: World) -> No
 
 
 def torn(world: World) -> World:
-    """Return the world in which every group that holds some of its pods needs the others as well."""
+    """Return the world in which every group with some running pods needs its other pods too."""
     return replace(world, groups=tuple(_torn(group, world.now) for group in world.groups))
 
 
@@ -254,7 +254,7 @@ def _torn(group: PodGroup, now: float) -> PodGroup:
 
 
 def at_once(world: World) -> Plan:
-    """Plan for all that wait, as while kube-scheduler waits."""
+    """Plan for all pending groups, as while kube-scheduler waits."""
     snapshot = world.snapshot()
     return plan_some(snapshot, snapshot.groups, now=world.now)
 
@@ -264,9 +264,10 @@ def by_search(world: World) -> Plan:
 
 
 def reclaimed(world: World, first: Plan) -> set[str]:
-    """Return the pods that start in a plan and that it, or the next one after every min-runtime, takes for a queue.
+    """Return the pods that start in a plan and that this plan, or the next one after every min-runtime, reclaims.
 
-    Not for a queue that the first plan takes pods from: as whole gangs leave, it may hold less than its share then.
+    Pods reclaimed for a queue from which the first plan takes pods do not count: whole gangs are evicted, so that the
+    queue may hold less than its share then.
     """
     starting = {one.pod for start in first.starts for one in start.placements}
     later = replace(world.after(first), now=world.now + 61.0)
@@ -301,9 +302,10 @@ def test_a_queue_borrows_its_deserved_share_beyond_the_fair_share_of_the_queue_a
     assert sorted(start.group.name for start in made.starts) == ["uid-o1", "uid-o2"]
 
 
-# Fixed clusters: it is not true of all. What a queue holds within its fair share, but beyond what it deserves, is
-# reclaimed by one that only takes what it deserves (KAI's rule): an elastic PodGroup that grows after it has found its
-# minimum, or a PodGroup whose queue deserves the room only when its leaving pods have left.
+# Fixed clusters, because this does not hold for all. A queue may hold pods within its fair share but beyond its
+# deserved share. A queue that only takes what it deserves reclaims them (KAI's rule). This happens with an elastic
+# PodGroup that grows after it has reached its minimum, and with a PodGroup whose queue deserves the room only after its
+# terminating pods are gone.
 @pytest.mark.parametrize("planned", [by_search, at_once])
 @pytest.mark.parametrize("changed", [lambda cluster: cluster, torn], ids=["as made", "torn"])
 def test_no_pod_starts_that_the_same_or_the_next_plan_reclaims(

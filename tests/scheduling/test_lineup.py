@@ -1,4 +1,4 @@
-"""The comparison of all nodes at once against looking at one node after the other."""
+"""The comparison of all nodes at once against a check of one node after the other."""
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
@@ -85,14 +85,14 @@ def test_one_comparison_finds_the_same_as_a_check_of_each_node(seed: int) -> Non
             (spot.number, spot.node, [numbers[id(chunk)] for chunk in spot.chunks])
             for spot in lineup.spots(room, group.pending, state.slots(), again, 0)
         ]
-        # Some more may be found, in the same order: whoever asks looks closer.
+        # More may be found, in the same order: the caller checks further.
         assert [each for each in found if each in expected] == expected
         spots, more = spots + len(expected), more + len(found) - len(expected)
     assert 20 < spots > 4 * more
 
 
 def lone(seed: int) -> WhatIf:
-    """Build a cluster whose pods have whole GPUs, in which every PodGroup leaves as a whole."""
+    """Build a cluster whose pods have whole GPUs and whose PodGroups are evicted as a whole."""
     snapshot = crowded(12, waiting=30, seed=seed)
     running = {
         key: group for key, group in snapshot.running.items() if not any(one.pod.sharing for one in group.placed)

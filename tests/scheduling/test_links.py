@@ -1,4 +1,4 @@
-"""What leaves other nodes: the bound on slots is never below what there really is."""
+"""Room released on other nodes: the bound on slots is never below the real number."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -40,7 +40,7 @@ def _rows(made: Snapshot) -> Rows:
 
 
 def gained(made: Snapshot, free: list[int], lost: list[bool], changed: Sequence[int] = ()) -> Amounts:
-    """Return the bound for all PodGroups, of which some may be lost; the changed ones were elsewhere before."""
+    """Return the bound for all PodGroups, some of which may be evicted; the changed ones were on other nodes before."""
     rows, groups = _rows(made), len(made.running)
     mask = np.zeros(groups, dtype=np.bool_)
     mask[list(changed)] = True

@@ -1,4 +1,4 @@
-"""Min-runtime: which queue's word counts, and how far a running PodGroup is safe by it."""
+"""Min-runtime: which queue sets it, and how far it protects a running PodGroup."""
 
 from dataclasses import dataclass, replace
 

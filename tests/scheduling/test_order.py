@@ -1,4 +1,4 @@
-"""Turns: in which order the waiting PodGroups are tried, and how charges change it."""
+"""Turns: in which order the pending PodGroups are tried, and how charges change the order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -192,7 +192,7 @@ def test_shares_are_compared_exactly() -> None:
 
 
 class SlowTurns:
-    """The obvious twin: looks at every waiting group anew before each pop."""
+    """The plain twin: it checks every pending group again before each pop."""
 
     def __init__(self, snapshot: Snapshot, ledger: QueueLedger, shares: Mapping[QueueName, Share]) -> None:
         self.snapshot, self.ledger, self.shares = snapshot, ledger, shares
@@ -217,7 +217,7 @@ class SlowTurns:
         return group.refusal is not None or self.ledger.standing(group) is not None
 
     def rank(self, name: QueueName) -> tuple[object, ...]:
-        """Rank a queue by the group that would be next below it; whoever is best there decides."""
+        """Rank a queue by the group that would be next below it: the best group there decides."""
         best = self.best_below(name)
         contender = Contender.of(
             self.snapshot.queues[name], fair_share=self.shares[name].fair_share, total=self.snapshot.total

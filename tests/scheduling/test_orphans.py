@@ -1,4 +1,4 @@
-"""Pods whose queue is gone or unsound stay in the books, deserve nothing, and are the first to be reclaimed."""
+"""Pods whose queue is deleted or invalid stay charged, deserve nothing, and are the first to be reclaimed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ def cluster(*groups: PodGroup, queues: Sequence[Queue] = (TOP, A, B)) -> Snapsho
 
 
 def lone(name: str, count: int, *, queue: str) -> list[PodGroup]:
-    """Build pods alone that run on node `n`, with a GPU each."""
+    """Build single pods that run on node `n`, with a GPU each."""
     pods = [given.pod(f"{name}{number}", queue=queue, bare=False) for number in range(count)]
     return [given.group(running=[given.placed(pod, "n")], min_member=1) for pod in pods]
 
@@ -42,7 +42,7 @@ def leaving(found: Plan) -> list[str]:
 
 
 def held(snapshot: Snapshot) -> dict[str, int]:
-    """Return the GPUs that each account pays for."""
+    """Return the GPUs charged to each account."""
     return {name: account.allocated[2] // 1000 for name, account in QueueLedger(snapshot).accounts.items()}
 
 

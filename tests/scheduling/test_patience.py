@@ -1,4 +1,4 @@
-"""Running pods lose no more work for a PodGroup than it has waited for, unless its queue deserves what it asks for."""
+"""Evictions for a PodGroup cost no more work than it has waited for, except for the deserved share of its queue."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tests.scheduling.worlds import World, worlds
 
 PATIENT = Policy(patience_s=300.0)
 QUEUES = [given.queue("lender"), given.queue("owed")]
-"""Of eight GPUs, the fair share of each is four when both want as many."""
+"""Of eight GPUs, the fair share of each queue is four when both request as many."""
 
 START = 10_000.0
 
@@ -32,14 +32,14 @@ def waiting(name: str, queue: str, *, gpus: int = 1) -> PodGroup:
 
 
 def lent(queues: list[Queue], *, ran_s: float) -> Snapshot:
-    """Build a full node: a queue holds five of its GPUs for so long, another lacks one of its four."""
+    """Build a full node: one queue has held five of its GPUs for this time, another lacks one of its four."""
     held = [running(f"l{index}", "lender", since=START - ran_s) for index in range(5)]
     held += [running(f"o{index}", "owed", since=START - 5000) for index in range(3)]
     return given.snapshot([given.node("n0")], queues, [*held, waiting("w", "owed"), waiting("x", "lender")])
 
 
 def after(snapshot: Snapshot, waited_s: float, policy: Policy = PATIENT) -> Plan:
-    """Plan, and again after so many seconds in which nothing changes."""
+    """Plan, and again after this number of seconds in which nothing changes."""
     first = plan(snapshot, policy, now=START)
     return plan(snapshot, policy, now=START + waited_s, memory=first.memory)
 
@@ -50,7 +50,7 @@ def test_a_pod_is_evicted_when_the_queue_that_deserves_its_gpu_has_waited_for_as
     evictions = [len(after(snapshot, waited_s).evictions) for waited_s in (0.0, 50.0, 99.0)]
 
     assert evictions == [0, 0, 0]
-    # It runs on while the other waits: the two meet when patience ends.
+    # The pod runs on while the other waits: both times are equal when patience ends.
     assert len(after(snapshot, 299.0).evictions) == 0
     assert [each.action for each in after(snapshot, 300.0).evictions] == [Action.RECLAIM]
 
@@ -80,7 +80,7 @@ def test_the_message_of_a_pod_whose_victims_would_lose_too_much_work_says_how_lo
     twin = waiting("v", "owed")
     snapshot = replace(snapshot, groups={**snapshot.groups, twin.key: twin})
     first = plan(snapshot, PATIENT, now=START)
-    # The second plan searches for neither: what the first has found is remembered.
+    # The second plan searches for neither group: the results of the first plan are remembered.
     second = plan(snapshot, PATIENT, now=START + 1.0, memory=first.memory)
 
     said = (
@@ -146,7 +146,7 @@ def in_two_halves() -> Snapshot:
 def test_a_pod_moves_when_the_pod_that_needs_its_room_has_waited_for_as_long_as_the_work_lost() -> None:
     snapshot = in_two_halves()
 
-    # The other has worked for 4 x (100 + t) GPU-seconds, and 8 x t were waited for after t = 100 s.
+    # The other pod has worked for 4 x (100 + t) GPU-seconds; 8 x t were waited for after t = 100 s.
     assert len(after(snapshot, 99.0).evictions) == 0
     assert [each.action for each in after(snapshot, 101.0).evictions] == [Action.CONSOLIDATE]
 
@@ -163,7 +163,7 @@ def test_a_plan_without_memory_starts_to_count_the_time_waited() -> None:
 @for_all(worlds)
 def test_reclaim_and_consolidation_start_with_no_loss_except_for_deserved_shares(world: World) -> None:
     snapshot = world.snapshot()
-    # No queue deserves anything, and no time has passed: what runs has worked for longer than anything has waited.
+    # No queue deserves anything, and no time has passed: running pods have worked longer than any group has waited.
     queues = {name: replace(queue, gpu_milli=NOTHING_DESERVED) for name, queue in snapshot.queues.items()}
 
     made = plan(replace(snapshot, queues=queues), PATIENT, now=world.now)

@@ -1,4 +1,4 @@
-"""What holds for every plan, on random small clusters in which at least a third has to ask somebody to leave."""
+"""What holds for every plan, on random small clusters. At least a third of them need a victim."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -31,10 +31,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 KAI = policy_of(Settings(preset=Preset.KAI))
-"""With it a third of the clusters need a victim; by default those have to wait longer that have only just started."""
+"""With it a third of the clusters need a victim; by default evictions of pods that have just started have to wait."""
 ONLY_ALLOCATE = Policy(actions=(Action.ALLOCATE,), borrow_last=False)
 ROUNDS = 6
-"""After so many plans at the latest, everybody sits where the rules want them."""
+"""After at most this number of plans, every pod is where the rules want it."""
 
 examples = settings(max_examples=80)
 
@@ -60,7 +60,7 @@ def test_many_generated_clusters_need_a_victim() -> None:
     clusters = [world(Random(seed)) for seed in range(count)]  # not for secrets
     needing = sum(bool(plan(each.snapshot(), KAI, now=each.now).evictions) for each in clusters)
 
-    print(f"{needing / count:.0%} of {count} clusters need a victim")  # asked for
+    print(f"{needing / count:.0%} of {count} clusters need a victim")  # on request
     assert needing >= 0.3 * count
 
 
@@ -84,7 +84,7 @@ def test_a_gang_runs_whole_or_not_at_all_after_every_plan(cluster: World) -> Non
     torn = {group.key for group in cluster.groups if not is_whole(group)}
 
     assert {group.key for group in cluster.after(found).groups if not is_whole(group)} <= torn
-    # While pods of a gang move they are away for a moment; whoever stays where it is never runs without its minimum.
+    # While pods of a gang move they are away for a moment; a group without moves never runs below its minimum.
     away = torn | {each.group for each in found.evictions}
     assert {group.key for group in cluster.at_once(found).groups if not is_whole(group)} <= away
 
@@ -166,12 +166,12 @@ def test_fair_shares_exceed_the_capacity_only_by_deserved_shares(cluster: World)
             assert sum(fair for fair, _ in pairs) <= max(total[axis], sum(min(pair) for pair in pairs))
 
 
-# Who was given room may still lose it to a third group: KAI takes whole pods and gangs, so that a queue may lose more
-# than it holds beyond its share and take some of that back; it lets a queue preempt inside itself what it then holds
-# beyond its share; and a half-started gang preempts before whoever has a higher priority. What must never come is a
-# circle: that somebody gets back at another's cost what it had to leave for that one, directly or by a detour. A queue
-# that loses by two actions in one plan (as KAI has them, stale gangs last) is left out: what the later one takes may be
-# what made the earlier one fair, and then the queue takes it back.
+# A group that got room may still lose it to a third group. KAI takes whole pods and gangs, so that a queue may lose
+# more than it holds beyond its share, and reclaim some of that. KAI lets a queue preempt inside itself what it then
+# holds beyond its share. And a partially started gang preempts before a group of higher priority. There must never be a
+# cycle: a group that regains, directly or indirectly, what it lost to another group at the cost of that group. A queue
+# that loses pods by two actions in one plan (as in KAI, stale gangs last) is left out: what the later action takes may
+# have made the earlier one fair, and then the queue reclaims it.
 @examples
 @for_all(worlds)
 def test_repeated_plans_come_to_rest_and_no_podgroup_takes_back_what_was_reclaimed_from_it(cluster: World) -> None:
@@ -189,7 +189,7 @@ def test_repeated_plans_come_to_rest_and_no_podgroup_takes_back_what_was_reclaim
 
 
 def losses(cluster: World, found: Plan) -> list[Eviction]:
-    """Return who loses its place for good in a queue that loses by one action only."""
+    """Return the groups that lose their place for good in a queue that loses pods by one action only."""
     groups, actions = running(cluster), dict[QueueName, set[Action]]()
     lost = [each for each in found.evictions if each.moves_to is None]
     for each in lost:
@@ -221,7 +221,7 @@ def _turned(mapping: Mapping[K, V]) -> dict[K, V]:
 @examples
 @for_all(worlds)
 def test_allocation_does_not_depend_on_the_actions_after_it(cluster: World) -> None:
-    # By default those that borrow start only when it is decided who has to leave.
+    # By default groups that borrow start only after the evictions are decided.
     in_turn = replace(DEFAULT_POLICY, borrow_last=False)
     whole = plan(cluster.snapshot(), in_turn, now=cluster.now)
     part = plan(cluster.snapshot(), ONLY_ALLOCATE, now=cluster.now)

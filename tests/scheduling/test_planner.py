@@ -1,4 +1,4 @@
-"""The planner: who starts where when everything that waits is decided at once, and why the others wait."""
+"""The planner: which pending pods start where when all are decided at once, and why the others stay pending."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def cluster(*groups: PodGroup, gpus: Sequence[int] = (4,)) -> Snapshot:
 
 
 def starts(found: Plan) -> list[tuple[str, int]]:
-    """Return who starts, in turn, with how many pods."""
+    """Return the groups that start, in order, with their numbers of pods."""
     return [(start.group.name, len(start.placements)) for start in found.starts]
 
 
@@ -49,7 +49,7 @@ def refusals(found: Plan) -> dict[str, Reason]:
 
 
 def crowded(snapshot: Snapshot, *gpus: int) -> Snapshot:
-    """Return the cluster in which so many GPUs are free on each node; who holds the others is nobody's concern."""
+    """Return the cluster with this number of free GPUs on each node; the owner of the others does not matter."""
     free = snapshot.free.copy()
     free[GPU] = [each * 1000 for each in gpus]
     return replace(snapshot, free=free)
@@ -275,7 +275,7 @@ def crowds(pods: st.SearchStrategy[list[int]]) -> st.SearchStrategy[list[PodGrou
     )
     return st.lists(st.tuples(pods, terms), max_size=8).map(
         lambda crowd: [
-            # A group with fewer pods than are owed is never waiting without a refusal.
+            # A group with fewer pods than its minimum is never pending without a refusal.
             gang(
                 f"g{index}", *gpus, **wish, refusal=REFUSAL if len(gpus) + wish["active"] < wish["min_member"] else None
             )
@@ -293,7 +293,7 @@ def clusters(pods: st.SearchStrategy[list[int]]) -> st.SearchStrategy[Snapshot]:
 
 
 def outcome(snapshot: Snapshot, found: Plan) -> Snapshot:
-    """Return the snapshot in which everything that was planned has come true."""
+    """Return the snapshot after everything planned has happened."""
     free, usage, groups = snapshot.free.copy(), dict(snapshot.usage), dict(snapshot.groups)
     for start in found.starts:
         group = groups[start.group]
@@ -368,7 +368,7 @@ def test_a_plan_for_one_podgroup_equals_the_plan_for_all_if_it_waits_alone_and_n
         assert plan_some(snapshot, [key]) == plan(alone, Policy(actions=(Action.ALLOCATE,)))
 
 
-# Pods of one gang are alike here: of unlike pods, less room may make the greedy choice a luckier one.
+# Pods of one gang are alike here: with unlike pods, less room may lead to a better greedy choice.
 @settings(deadline=None)
 @for_all(clusters(like_pods))
 def test_another_plan_on_the_outcome_changes_nothing(snapshot: Snapshot) -> None:

@@ -14,7 +14,7 @@ from tests.given import group, node, placed, pod, queue, snapshot
 
 
 def waiting(count: int, *, queue: str = "q", priority: int = 50) -> list[PodGroup]:
-    """Build pods alone, the oldest first."""
+    """Build single pods, the oldest first."""
     return [
         group(pod(f"{queue}{number:05}", queue=queue), created_at=float(number), priority=priority)
         for number in range(count)

@@ -1,4 +1,4 @@
-"""Quota: limits and deserved shares, judged at every ancestor and charged as a plan goes on."""
+"""Quota: limits and deserved shares, checked at every ancestor and charged during a plan."""
 
 from dataclasses import replace
 

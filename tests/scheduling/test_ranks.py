@@ -1,4 +1,4 @@
-"""Ranks: what is mended node by node is what ranking all nodes anew gives; which of them is taken."""
+"""Ranks updated node by node equal a new ranking of all nodes; which ranked node is chosen."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_a_placement_state_after_many_changes_chooses_like_a_new_one(world: Worl
     pods = [pod for group in world.groups for pod in group.pending]
 
     for pod in pods:
-        board.copy().place([pod])  # what a what-if remembers is its own
+        board.copy().place([pod])  # the memory of a what-if is its own
         board.place([pod])
     for group in world.groups:
         for one in group.placed:

@@ -1,4 +1,4 @@
-"""The bound that prunes searches says no only where nobody's leaving could help."""
+"""The bound that prunes searches refuses only where no eviction could help."""
 
 from hypothesis import given as for_all
 from hypothesis import settings

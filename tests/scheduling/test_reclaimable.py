@@ -1,4 +1,4 @@
-"""Reclaim: who may begin, whose pods are fair to take, and who must not get fuller than those he takes from."""
+"""Reclaim: which group may reclaim, from which pods it is fair, and how full its queue may get."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ def judgement(
     preemptible: bool = True,
     **more: int,
 ) -> Judgement:
-    """Judge for a group of the first queue; what is not named holds nothing and has no fair share of GPUs."""
+    """Judge for a group of the first queue; a queue that is not named holds nothing and has no fair share of GPUs."""
     usage = {QueueName(name): Usage(allocated=Resources(gpu_milli=gpus(count)[2])) for name, count in held.items()}
     shares = {
         each.name: Share(fair_share=Resources(cpu_milli=9, memory_bytes=9, gpu_milli=gpus(fair.get(each.name, 0))[2]))
@@ -114,8 +114,8 @@ def test_queues_are_compared_below_their_common_ancestor() -> None:
     within = judgement(queues, fair=shares, held={"b": 2, "c": 1})
     over = judgement(queues, fair=shares, held={"b": 2, "c": 2})
 
-    assert not within.reclaimable(taking(1, of="b"))  # b is over its share, but right as a whole is not
-    assert over.reclaimable(taking(1, of="c"))  # c is within its share, but right as a whole is over
+    assert not within.reclaimable(taking(1, of="b"))  # b is above its share, but right as a whole is not
+    assert over.reclaimable(taking(1, of="c"))  # c is within its share, but right as a whole is above
 
 
 def test_siblings_of_one_parent_are_compared_with_each_other() -> None:

@@ -1,4 +1,4 @@
-"""Where parts of GPUs have room: what is remembered and mended node by node is what all at once would be."""
+"""Where parts of GPUs have room: cached results updated node by node equal those of a full computation."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def stocks(draw: st.DrawFn) -> FreeResources:
 
 
 def everywhere(stock: FreeResources, asked: Sharing) -> tuple[list[bool], list[bool], list[bool]]:
-    """Return where there is room now, where later, and where in a device that is shared already: all nodes anew."""
+    """Return where there is room now, where later, and where in a device that is shared already, from scratch."""
     free, future, there = stock.free[GPU], stock.future[GPU], stock.devices
     later = there.room(asked, future, future, later=True)
     now = there.room(asked, free, future, later=False) & later
@@ -75,7 +75,7 @@ def test_checks_of_one_node_after_another_equal_the_check_of_all(stock: FreeReso
 
 
 class Ledger:
-    """What each of three nodes has, told by who remembers it; counts the times that all are asked."""
+    """The values of three nodes as a cache reports them; counts the full computations."""
 
     def __init__(self) -> None:
         self.amounts = np.array([1, 2, 3], dtype=np.int64)
@@ -136,7 +136,7 @@ def test_questions_beyond_the_size_of_the_cache_get_the_same_answers() -> None:
     assert ledger.asked == 2
 
 
-# Whole GPUs of which others hold parts
+# Whole GPUs with parts held by other pods
 
 
 def test_no_victim_is_tried_that_releases_half_of_a_gpu_on_which_another_pod_stays() -> None:

@@ -1,4 +1,4 @@
-"""Whether somebody is behind others is found out in bounded work: the event loop makes small plans."""
+"""Whether a group is behind others is found in bounded work, because the event loop makes small plans."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[PlacementState]:
 
 
 def behind(*groups: PodGroup) -> list[int]:
-    """Return behind how many each of these is when a pod has started on the only node."""
+    """Return behind how many groups each of these is when a pod has started on the only node."""
     snapshot = given.snapshot([given.node("a", gpus=8)], [given.queue("q")], groups)
     found = Rivals(snapshot, Strategy())
     found.note(given.pod("first").group, [Assignment(given.pod("first"), 0, (), later=False)])

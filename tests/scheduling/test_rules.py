@@ -1,4 +1,4 @@
-"""Rules of whole plans that KAI's own tests never cover, each on the smallest cluster that shows it."""
+"""Rules of whole plans that KAI's own tests do not cover, each on the smallest cluster that shows it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -191,7 +191,7 @@ def test_the_resource_claim_of_a_victim_counts_as_free_although_its_node_is_unsc
     asks = given.group(given.pod("w", gpus=0, queue="a", claims=(claim,)), priority=90)
     made = World(nodes=(given.node("n", gpus=0),), queues=tuple(HALVES), groups=(victim, asks)).snapshot()
 
-    # No claim may be reserved for more than 256 pods (Kubernetes).
+    # No resource claim may be reserved for more than 256 pods (Kubernetes).
     found = plan(
         replace(made, scalars={"dra:gpu": made.free[0] * 0 + 3}, claimed={"default/c": (NodeName("n"), 256)}), now=NOW
     )
@@ -210,7 +210,7 @@ def test_pods_that_run_in_a_queue_that_has_got_children_since_are_victims_too(*,
     assert (len(leaving(found)), started(found)) == (8, {"w": ("n",)})
 
 
-# Who sits where -------------------------------------------------------------------------------------------------------
+# Which pod is placed where --------------------------------------------------------------------------------------------
 
 
 def test_sub_groups_of_victims_lose_pods_beyond_their_minimum_first() -> None:
@@ -258,7 +258,7 @@ def test_a_pod_is_placed_on_its_nominated_node_although_another_is_fuller() -> N
 
 
 def apart(pod: Pod) -> Pod:
-    """Keep a pod out of the zones of its like."""
+    """Keep a pod out of the zones of pods like it."""
     return replace(pod, labels={"app": "x"}, near=(Near((("app", "x"),), "zone", apart=True),))
 
 

@@ -101,7 +101,7 @@ def test_a_pod_without_gpus_avoids_nodes_with_gpus_of_any_kind(
 
     found = plan(replace(snapshot, groups={one.key: one for one in pods}), Policy(placement=strategy))
 
-    # Two fit on the node without GPUs; the third goes elsewhere, since no other has room.
+    # Two pods fit on the node without GPUs; the third uses another, since no other node without GPUs has room.
     assert [one.node for start in found.starts for one in start.placements][:2] == ["b", "b"]
     assert len(found.starts) == len(pods)
 

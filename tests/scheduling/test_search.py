@@ -1,4 +1,4 @@
-"""Who is made to leave for whom, and where they go: the smallest cases in which it once went wrong, and the rules."""
+"""The rules of which pods are evicted for which pod, and where they move, with the smallest cases that once failed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def planned(
 
 
 def leaving(found: Plan) -> dict[str, str | None]:
-    """Return who leaves, and where to."""
+    """Return the evicted pods, and where they move to."""
     return {each.pod.removeprefix("uid-"): each.moves_to for each in found.evictions}
 
 
@@ -172,7 +172,7 @@ def test_a_podgroup_that_lost_pods_searches_again_only_after_its_remaining_pods_
 
 
 def test_pods_beyond_the_minimum_are_placed_after_the_gang() -> None:
-    # Once the gang was counted as if none of it had been placed again: its next pods were never found, for ever.
+    # A past bug counted the gang as if none of it had been placed again: its next pods were never placed.
     sets = SubGroup(pod_sets=(PodSet(name="a"), PodSet(name="b")))
     low = elastic("low", "n0", "n1", "n2", least=2, root=sets)
     low = replace(low, placed=tuple(_of(one, name) for one, name in zip(low.placed, "aba", strict=True)))

@@ -1,4 +1,4 @@
-"""The bound on moves says no only where pods find no places together."""
+"""The bound on moves refuses only pods that have no places together."""
 
 from hypothesis import given as for_all
 from hypothesis import settings

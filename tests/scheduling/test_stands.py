@@ -15,7 +15,7 @@ TREE = (queue("top", deserved=8), queue("b", "top", deserved=2), queue("a", "top
 
 
 def busy(queues: tuple[Queue, ...] = TREE) -> Snapshot:
-    """Build a cluster of eight GPUs: a runs one pod and waits with two more, b and odd run one each."""
+    """Build a cluster of eight GPUs: a runs one pod and has two pending ones, b and odd run one each."""
     ran = [group(running=[placed(pod(f"{name}-runs", queue=name), "n")]) for name in ("a", "b", "odd")]
     waits = [group(pod(f"a-{number}", gpus=4, queue="a")) for number in range(2)]
     return snapshot([node("n")], queues, [*ran, *waits])

@@ -46,7 +46,7 @@ def subtree(  # noqa: PLR0913  # a builder: each test says one or two of them
     within: str = "",
     occupied: str = "",
 ) -> tuple[Subtree, NodeTable]:
-    """Build pods of as many GPUs each; `within` and `occupied` are nodes by one letter, no `within` is all."""
+    """Build pods of this number of GPUs each; `within` and `occupied` name nodes by letters; no `within` is all."""
     table = NodeTable.of(nodes)
     asked = np.array([given.pod("p", gpus=gpus).request.amounts for gpus in pods], dtype=np.int64)
     mask = table.mask(one.name for one in nodes if one.name in within) if within else table.takes_work
@@ -66,7 +66,7 @@ def spelled(mask: Mask, table: NodeTable) -> str:
 
 
 def tried(nodes: Sequence[Node], pods: Sequence[int] = (1,), **more: str) -> str:
-    """Spell the sets in the order in which they are tried."""
+    """Return the sets in the order in which they are tried."""
     wanted, table = subtree(nodes, pods, **more)
     answer = node_sets(wanted, table, TOPOLOGIES)
     assert isinstance(answer, NodeSets), answer
@@ -170,7 +170,7 @@ def test_an_nvlink_domain_is_a_level_like_any_other() -> None:
 
 
 def test_nodes_of_the_roomiest_preferred_domain_are_first_inside_a_set() -> None:
-    # No rack takes five: they spread over the roomiest racks, so that they touch few of them.
+    # No rack has room for five pods: they spread over the roomiest racks, so that they use few of them.
     assert steps(CLUSTER, (1, 1, 1, 1, 1), required=ZONE, preferred=RACK) == {
         "c": 2,
         "a": 5,
@@ -246,7 +246,7 @@ def test_a_refusal_without_a_level_names_the_aliases_too() -> None:
     assert answer.sentence == "Topology dc has no level aisle; its levels: zone, rack, row."
 
 
-# The slow, obvious twin ---------------------------------------------------------------------------------------------
+# The slow, plain twin -----------------------------------------------------------------------------------------------
 
 AMOUNTS = st.integers(0, 3)
 CAPACITIES = st.integers(-1, 4)
@@ -254,7 +254,7 @@ LABELS = st.sampled_from(["1", "2", None])
 
 
 def most_that_fit(asked: Sequence[tuple[int, ...]], free: Sequence[Sequence[int]]) -> int:
-    """Try every way to put some of the pods on the nodes; return the most that were placed."""
+    """Try every way to put some of the pods on the nodes; return the largest number of placed pods."""
     if not asked:
         return 0
     first, *rest = asked
@@ -308,7 +308,7 @@ def subtrees(draw: st.DrawFn) -> tuple[Subtree, NodeTable]:
 
 
 def domains(level: str, table: NodeTable) -> list[Mask]:
-    """Return the domains of one level, by walking over the nodes."""
+    """Return the domains of one level, from a loop over the nodes."""
     keys = {ZONE: (ZONE,), RACK: (ZONE, RACK)}[level]
     paths = [tuple(each.labels.get(key, "") for key in keys) for each in table.nodes]
     known = sorted({path for path in paths if all(path)})
@@ -401,7 +401,7 @@ def test_the_one_rack_with_room_is_found_among_five_thousand_nodes() -> None:
     assert repr(node_sets(wanted, table, TOPOLOGIES)) == "<NodeSets z4/r499>"
 
 
-# Where else a pod may go ----------------------------------------------------------------------------------------------
+# Other nodes a pod may use --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

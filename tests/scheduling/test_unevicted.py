@@ -1,4 +1,4 @@
-"""What a person reads of why no pod is evicted for a PodGroup: only what is true of the pods that hold the room."""
+"""The message why no pod is evicted for a PodGroup: it names only true facts about the pods that hold the room."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,13 +29,13 @@ def runs(name: str, *, queue: str = "r", gpus: int = 1, **more: object) -> PodGr
 
 
 def clause(group: PodGroup, *others: PodGroup, policy: Policy | None = None, deserved: int = 2, gpus: int = 1) -> str:
-    """Return what is said of evictions on a cluster of one node and the queues q and r."""
+    """Return the sentence about evictions on a cluster of one node and the queues q and r."""
     queues = [given.queue("q", deserved=deserved), given.queue("r", deserved=1)]
     return clause_of(given.snapshot([given.node("a", gpus=gpus)], queues, [group, *others]), group, policy)
 
 
 def clause_of(snapshot: Snapshot, group: PodGroup, policy: Policy | None = None) -> str:
-    """Return what is said of evictions; empty when nothing is."""
+    """Return the sentence about evictions; empty when there is none."""
     sentence = plan(snapshot, policy or Policy(), now=NOW).refusals[group.key].sentence
     return sentence.partition("; ")[2]
 
@@ -142,7 +142,7 @@ CLAIMS = replace(given.pod("w", gpus=0), claims=(CLAIM,))
 
 
 def held_by_others(pod: Pod) -> Snapshot:
-    """Build a cluster whose only GPU is of another scheduler's pod; a pod of queue r holds CPU."""
+    """Build a cluster whose only GPU is used by a pod of another scheduler; a pod of queue r holds CPU."""
     node = replace(given.node("a", gpus=1), scalars=((MIG, 1), ("dra:gpu", 1)))
     queues = [given.queue("q", deserved=2), given.queue("r", deserved=2)]
     none = {name: given.snapshot([node], [], []).free[GPU] * 0 for name in (MIG, "dra:gpu")}
@@ -184,12 +184,12 @@ def test_the_message_of_a_pod_that_a_pod_of_leeboard_blocks_says_why_that_pod_st
 
 
 def said(made: Plan) -> dict[str, str]:
-    """Return what is said of each PodGroup."""
+    """Return the message of each PodGroup."""
     return {key.name: told(refusal.sentence, EVERYTHING) for key, refusal in made.refusals.items()}
 
 
 def without_changes(made: Iterable[Plan]) -> bool:
-    """Whether nobody starts or leaves."""
+    """Whether the plan starts and evicts no pod."""
     return all(not each.starts and not each.evictions for each in made)
 
 

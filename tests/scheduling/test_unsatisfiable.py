@@ -1,4 +1,4 @@
-"""PodGroups that can never run as things are: they cost nobody a turn, and say so at once."""
+"""PodGroups that can never run in the current cluster: they cost no other group a turn, and say so at once."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -138,7 +138,7 @@ def apart(number: int, *, labels: Mapping[str, str]) -> PodGroup:
     [
         (apart(3, labels={"app": "x"}), 1),
         (apart(2, labels={"app": "x"}), 0),
-        (apart(3, labels={"app": "y"}), 0),  # they keep apart from others only
+        (apart(3, labels={"app": "y"}), 0),  # they have anti-affinity to other pods only
     ],
     ids=["more than domains", "as many as domains", "not from each other"],
 )
@@ -162,7 +162,7 @@ def waiting(number: int, queue: str) -> list[PodGroup]:
 
 
 def crowd(*more: PodGroup) -> Snapshot:
-    """Two queues want 12 GPUs each of the 16 that there are."""
+    """Two queues request 12 GPUs each of the 16 in the cluster."""
     return given.snapshot(NODES, QUEUES, [*more, *waiting(12, "a"), *waiting(12, "b")], topologies=RACKS)
 
 
@@ -307,7 +307,7 @@ def test_a_question_about_a_few_podgroups_forgets_nothing_about_the_others(monke
     groups = [given.group(*pods(17, gang=f"g{number}")) for number in range(2000)]
     snapshot = given.snapshot(NODES, QUEUES, groups)
     judged(snapshot)
-    monkeypatch.setattr("app.scheduling.explain.unsatisfiable._judge", None)  # nobody is judged again
+    monkeypatch.setattr("app.scheduling.explain.unsatisfiable._judge", None)  # no group is judged again
 
     few = replace(snapshot, groups={group.key: group for group in groups[:2]})
 
@@ -349,7 +349,7 @@ def pods_of(sizes: list[int]) -> list[Pod]:
 
 
 def best_packing(pods: list[int], room: tuple[int, ...]) -> int:
-    """Return how many pods fit at most, by trying everything; it is never better to leave out a smaller one."""
+    """Return the largest number of pods that fit, by trying all; it is never better to leave out a smaller one."""
     reachable = {room}
     for count, size in enumerate(sorted(pods)):
         reachable = {
@@ -383,7 +383,7 @@ def test_sub_groups_that_each_fit_in_a_rack_are_not_refused(sizes: tuple[int, ..
 
 
 def residents(cpu: int) -> NDArray[np.int64]:
-    """Return that pods which belong to their nodes hold so many cores of each of two."""
+    """Return that pods which belong to their nodes hold this number of cores of each of two."""
     found = np.zeros((len(AXES), 2), dtype=np.int64)
     found[CPU] = cpu * 1000
     return found

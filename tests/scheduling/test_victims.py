@@ -1,4 +1,4 @@
-"""Who would have to leave first."""
+"""The order in which pods are evicted."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def runs(name: str, pods: int = 1, *, queue: str = "q", least: int | None = None
 
 
 def order(*groups: PodGroup, queues: tuple[Queue, ...] = ONE_QUEUE, **safe: Safety) -> list[str]:
-    """Return who is named, chunk by chunk."""
+    """Return the order of victims, batch by batch."""
     snapshot = given.snapshot([given.node("a", gpus=8)], queues, groups)
     victims = Victims(
         VictimCandidates(snapshot),

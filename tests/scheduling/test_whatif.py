@@ -1,4 +1,4 @@
-"""Victims that turn out not to be needed stay where they run, whatever keeps other pods off their nodes."""
+"""Victims that are not needed stay where they run, whatever keeps other pods off their nodes."""
 
 from collections.abc import Callable
 from dataclasses import replace

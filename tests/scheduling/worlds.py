@@ -26,7 +26,7 @@ EAST = Constraint(node_selector=(("zone", "east"),))
 TOPOLOGY = Topology(name="t", levels=("zone", "rack"))
 
 
-# What there is and who holds it ---------------------------------------------------------------------------------------
+# The nodes and the pods on them ---------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -36,10 +36,10 @@ class Hold:
     kept: Resources = NOTHING
     leaving: Resources = NOTHING
     parts: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    """By shared device: the parts held by pods that stay, and by those that leave."""
+    """By shared device: the parts held by pods that stay, and by terminating pods."""
 
     def add(self, one: Placed, device_memory_mib: int, *, leaving: int) -> None:
-        """Count a pod that stays (0) or leaves (1)."""
+        """Count a pod that stays (0) or terminates (1)."""
         if leaving:
             self.leaving += one.pod.request
         else:
@@ -54,12 +54,12 @@ class Hold:
 
     @property
     def whole_again(self) -> int:
-        """Those of them that are idle when everybody who leaves has left, in milli."""
+        """Those of them that are idle when all terminating pods are gone, in milli."""
         return GPU_MILLI * sum(1 for kept, _ in self.parts.values() if not kept)
 
 
 def parts_of(sharing: Sharing, device_memory_mib: int) -> int:
-    """Return how many parts (`PART`) of one device are asked for."""
+    """Return how many parts (`PART`) of one device are requested."""
     return sharing.memory_mib * PART or sharing.portion_ppm * device_memory_mib
 
 
@@ -71,7 +71,7 @@ class World:
     queues: tuple[Queue, ...]
     groups: tuple[PodGroup, ...]
     leaving: tuple[tuple[PodGroup, Placed], ...] = ()
-    """Pods that are being deleted, with the group that they were of."""
+    """Pods that are being deleted, with the group that they belonged to."""
     now: float = NOW
 
     def snapshot(self) -> Snapshot:
@@ -109,7 +109,7 @@ class World:
         return held
 
     def overcommitted(self) -> list[str]:
-        """Return what is held beyond what there is, one sentence each."""
+        """Return what is held beyond the capacity, one sentence each."""
         return [sentence for node in self.nodes for sentence in _overcommitted(node, self.held()[node.name])]
 
     def _memory(self) -> dict[NodeName, int]:
@@ -132,10 +132,10 @@ class World:
                 sums[group.queue] = replace(before, requested=asked)
         return sums
 
-    # What a plan makes of it ----------------------------------------------------------------------------------------
+    # The effect of a plan -------------------------------------------------------------------------------------------
 
     def at_once(self, plan: Plan) -> "World":
-        """Return the world in which those run who start now, and nobody has left yet."""
+        """Return the world in which the pods that start now run, and no victim is gone yet."""
         evicted = {each.pod for each in plan.evictions}
         leaving = [(group, one) for group in self.groups for one in group.placed if one.pod.uid in evicted]
         placed = _placements(plan, (start for start in plan.starts if not start.awaits_release))
@@ -143,7 +143,7 @@ class World:
         return replace(self, groups=groups, leaving=(*self.leaving, *leaving))
 
     def after(self, plan: Plan) -> "World":
-        """Return the world in which everybody has left and started, and the evicted ask again or run where they may."""
+        """Return the world after all evictions and starts; evicted pods are pending again or run where they may."""
         evicted = {each.pod for each in plan.evictions}
         moved = {each.pod: (each.moves_to, each.devices) for each in plan.evictions if each.moves_to is not None}
         placed = _placements(plan, plan.starts) | moved
@@ -198,11 +198,11 @@ def is_whole(group: PodGroup) -> bool:
     return not group.placed or all(held.get(leaf.name, 0) >= leaf.min_member for leaf in group.tree.leaves())
 
 
-# Making them up -------------------------------------------------------------------------------------------------------
+# Building random worlds -----------------------------------------------------------------------------------------------
 
 
 def world(dice: Random) -> World:
-    """Make up a cluster: nodes and queues, pods that run there, a few that are leaving, and pods that wait."""
+    """Build a random cluster: nodes and queues, running pods, a few terminating pods, and pending pods."""
     nodes, queues = tuple(_nodes(dice)), tuple(_queues(dice))
     parents = {each.parent for each in queues}
     leaves = [each for each in queues if each.name not in parents]
@@ -274,7 +274,7 @@ def _group(dice: Random, number: int, queue: Queue) -> PodGroup:
 
 
 def _template(dice: Random) -> dict[str, Any]:
-    """Return what the pods of a group ask for."""
+    """Return the requests of the pods of a group."""
     constraint = dice.choice([ANYWHERE] * 7 + [EAST])
     gpus, cpu = dice.choice([1, 1, 1, 2, 2, 4, 0]), dice.choice([1, 1, 4])
     sharing = None
@@ -306,7 +306,7 @@ class _Filling:
         self._held = {node.name: Hold() for node in nodes}
 
     def settle(self, group: PodGroup) -> PodGroup:
-        """Have the group run with some of its pods, or leave it waiting."""
+        """Let the group run with some of its pods, or leave it pending."""
         dice = self._dice
         if dice.random() < 0.35:
             return group
@@ -323,7 +323,7 @@ class _Filling:
         return replace(after, started_at=started_at, stale_since=stale_since)
 
     def _rack(self, group: PodGroup) -> Mapping[str, str]:
-        """Return labels of the nodes to which a group with a topology keeps."""
+        """Return labels of the nodes that a group with a topology may use."""
         return {} if group.root is None else self._dice.choice(self._nodes).labels
 
     def _place(self, pod: Pod, labels: Mapping[str, str]) -> Placed | None:
