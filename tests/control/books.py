@@ -1,4 +1,4 @@
-"""Books of one node's GPUs, without the rest of the cache."""
+"""GPU bookkeeping of one node, without the rest of the cache."""
 
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +19,7 @@ GROUP = "uid-opener-0"
 
 @dataclass
 class Books:
-    """The parts of the cache that are asked."""
+    """The parts of the cache that the tests read."""
 
     gpus: Gpus
     pods: PodsByUid
@@ -38,7 +38,7 @@ def reservation(name: str = "r", group: str = GROUP) -> Pod:
 def books(
     *devices: Device, pods: tuple[Pod, ...] = (), uuid: str = "", is_bound: bool = True, **report: object
 ) -> Books:
-    """Build books in which all pods that share are on one device, `uuid`, which `reservation` holds."""
+    """Build the bookkeeping with all sharing pods on one device, `uuid`, which `reservation` holds."""
     gpus = Gpus(lambda _: (WHOLE_MIB, len(devices)), tolerance_mib=0)
     told = GpuNode(name=A, devices=devices, **{"kubelet_answers": True, **report})  # type: ignore[arg-type] # free-form
     gpus.report(told, heard_at=100.0)

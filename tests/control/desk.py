@@ -1,4 +1,4 @@
-"""Admission over a cache that the test fills, and builders of what is about to be stored."""
+"""Admission over a cache that the test fills, and builders of new pods."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ QUEUE = {"labels": {"kai.scheduler/queue": "q"}}
 
 
 class FakeEntrance:
-    """Lets everybody through or nobody, and remembers who was asked about; nobody is bound elsewhere but `alone`."""
+    """Passes every pod or none, and records the pods; kube-scheduler binds no pod except `alone`."""
 
     def __init__(self) -> None:
         self.open = False

@@ -1,7 +1,7 @@
 """GPU machines in virtual time: the device plugin, kubelet and agent of each, and kube-scheduler for reservation pods.
 
-A machine looks at the cluster ten times a second: reservation pods that may only go there are bound, every pod there
-gets the first devices that are free, and the agent publishes who has which. It can be told to misbehave.
+A machine reads the cluster ten times a second. It binds reservation pods that may only run there. Every pod there gets
+the first free devices. The agent publishes which pod has which device. The test can make a machine misbehave.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ GPU_MIB = 80_000
 RESERVATIONS = "kai-resource-reservation"
 HEARTBEAT_S = 60.0
 GRACE_S = Settings().reservation_grace_s
-"""For how long a GPU that nobody has a part of stays reserved."""
+"""For how long a GPU without pods stays reserved."""
 
 
 class SharingCluster(FickleCluster):
-    """Fails and takes its time over reservation pods, too."""
+    """Can fail and delay operations on reservation pods, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,26 +55,26 @@ class SharingCluster(FickleCluster):
 
 
 class Machine:
-    """One node with GPUs. What it does is in `devices`, `holders` and the flags, which the test changes freely."""
+    """One node with GPUs. Its behavior is in `devices`, `holders` and the flags, which the test changes freely."""
 
     def __init__(self, cluster: FickleCluster, name: str, *, gpus: int) -> None:
         self.name = name
         self.devices = [f"GPU-{name}-{index}" for index in range(gpus)]
-        """Those there are, in the order in which the device plugin gives them out."""
+        """The existing devices, in the order in which the device plugin assigns them."""
         self.states: dict[str, RawObject] = {}
-        """What else the agent says of a device."""
+        """Further fields that the agent reports of a device."""
         self.holders: dict[str, str] = {}
         """Which pod has a device, by uid."""
         self.binds_reservations = True
         self.admits = True
-        """Whether the kubelet takes new pods that ask for GPUs; else they fail."""
+        """Whether the kubelet admits new pods with GPUs; otherwise they fail."""
         self.reports = True
         self.status: RawObject = {}
-        """What else the agent says of the node, instead."""
+        """Further fields that the agent reports of the node, instead."""
         self.reserved: set[str] = set()
-        """The reservation pods that there have ever been, by uid."""
+        """All reservation pods that ever existed, by uid."""
         self.both: list[str] = []
-        """Devices that were given to a pod while pods that share them were told to use them."""
+        """Devices given to a pod while sharing pods were told to use them."""
         self._cluster = cluster
         self._published: RawObject = {}
         self._published_at = 0.0
@@ -88,7 +88,7 @@ class Machine:
             await asyncio.sleep(LOOK_S)
 
     def reservations(self) -> list[RawObject]:
-        """Return the reservation pods that are there and have not failed."""
+        """Return the existing reservation pods that have not failed."""
         return [pod for pod in self._pods() if pod["metadata"].get("namespace") == RESERVATIONS]
 
     def held_by(self, pod: RawObject) -> list[str]:
@@ -96,10 +96,10 @@ class Machine:
         return [uuid for uuid, uid in self.holders.items() if uid == pod["metadata"]["uid"]]
 
     def fail(self, pod: RawObject) -> None:
-        """Have a pod fail, as the kubelet does that does not admit it."""
+        """Let a pod fail, as a kubelet does that does not admit it."""
         self._cluster.patch(Ref.of(Resource.PODS, pod), {"status": {"phase": "Failed", "reason": "Unexpected"}})
 
-    # What it does by itself
+    # Its own actions
 
     def _pods(self) -> list[RawObject]:
         pods = self._cluster.objects(Resource.PODS)
@@ -157,7 +157,7 @@ class Machine:
 
     def _states(self) -> Iterator[RawObject]:
         pods = {pod["metadata"]["uid"]: pod["metadata"] for pod in self._pods()}
-        # By name: the order of the device plugin is its own.
+        # By name: the device plugin has an order of its own.
         for uuid in sorted(self.devices):
             pod = pods.get(self.holders.get(uuid, ""))
             holders = [{key: pod[key] for key in ("namespace", "name", "uid")}] if pod else []
@@ -186,12 +186,12 @@ def _gpus(pod: RawObject) -> int:
 def sharer(
     world: World, name: str, fraction: str = "0.5", *, gates: Sequence[str] = (), **annotations: str
 ) -> RawObject:
-    """Create a pod that asks for a part of a GPU, as admission has prepared it."""
+    """Create a pod with a GPU share, as admission has prepared it."""
     return world.cluster.create(Resource.PODS, gated(part(name, fraction, **annotations), gates))
 
 
 def part(name: str, fraction: str, *, queue: str = "q", **more: str) -> RawObject:
-    """Write such a pod."""
+    """Build such a pod."""
     pod = manifests.pod(Job(name=name, queue=queue, cpu=0))
     reference = {"fieldRef": {"fieldPath": path_of(DEVICES_ANNOTATION)}}
     pod["spec"]["containers"][0]["env"] = [{"name": VISIBLE_DEVICES, "valueFrom": reference}]
@@ -201,7 +201,7 @@ def part(name: str, fraction: str, *, queue: str = "q", **more: str) -> RawObjec
 
 
 async def runs(world: World, *pods: RawObject, within_s: float = 30.0) -> list[str]:
-    """Have kube-scheduler ask until all these pods are bound, all at once; return the devices that each was given."""
+    """Let kube-scheduler try until all these pods are bound, all at once; return the devices that each pod got."""
     nodes = [node["metadata"]["name"] for node in world.cluster.objects(Resource.NODES)]
     end = world.now() + within_s
     await asyncio.gather(*(_is_scheduled(world, pod, nodes, end) for pod in pods))
@@ -224,23 +224,23 @@ def uid_of(pod: RawObject) -> PodUid:
 
 
 def devices(world: World, pod: RawObject) -> str:
-    """Return what is annotated of a pod's devices."""
+    """Return the annotation with the devices of a pod."""
     return world.annotations(pod).get(DEVICES_ANNOTATION, "")
 
 
 def exists(world: World, pod: RawObject) -> bool:
-    """Whether a pod is there and is not leaving."""
+    """Whether a pod exists and is not terminating."""
     found = [one for one in world.cluster.objects(Resource.PODS) if one["metadata"]["uid"] == pod["metadata"]["uid"]]
     return any(not one["metadata"].get("deletionTimestamp") for one in found)
 
 
 def gpu_is_free(world: World, node: str) -> int:
-    """Return how many whole GPUs are free on a node, by the books."""
+    """Return the number of free whole GPUs on a node, according to the cache."""
     return world.free_gpus()[NodeName(node)]
 
 
 def stands(world: World, node: str = "a") -> list[GpuState]:
-    """Return how the shared GPUs of a node stand."""
+    """Return the states of the shared GPUs of a node."""
     return [gpu.state for gpu in world.cache.gpus.shared(NodeName(node))]
 
 
@@ -248,7 +248,7 @@ def stands(world: World, node: str = "a") -> list[GpuState]:
 async def machines(
     *names: str, gpus: int = 1, cluster: SharingCluster | None = None, known: Sequence[Machine] = (), **settings: Any
 ) -> AsyncIterator[tuple[World, list[Machine]]]:
-    """Run Leeboard on a cluster of machines, new ones unless they are `known`, which then must be of the `cluster`."""
+    """Run Leeboard on a cluster of machines: new ones, or `known` ones, which then must be of the `cluster`."""
     there = cluster or SharingCluster()
     if not known:
         furnished(*names, gpus=gpus, cluster=there)

@@ -1,4 +1,4 @@
-"""A feed and what it hangs on, for tests that are about something else than the other components."""
+"""A feed with its dependencies, for tests of something else than the other components."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from tests.control.ready import Told
 
 
 class Looks:
-    """Learns what the test wants to know of each object."""
+    """Records what the test needs of each object."""
 
     def __init__(self, look: Callable[[RawObject], None]) -> None:
         self._look = look
@@ -33,7 +33,7 @@ class Looks:
 
 
 class Fed:
-    """A feed that fills a cache, beside a grouper that writes whenever it likes."""
+    """A feed that fills a cache, beside a pod grouper that may write at any time."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A Secret and two webhook configurations in memory, with the API server's rules about versions; told to misbehave."""
+"""A Secret and two webhook configurations in memory, with the API server's version rules; the test can make it fail."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ class Hooks:
 
 
 class FakeInstallation:
-    """What one API server would say; `errors` are raised once each, before anything is done."""
+    """The answers of one API server; each error in `errors` is raised once, before anything is done."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] | None = {}
         self.remembered: dict[str, bytes] | None = None
-        """What a cached read shows, while it is not what the store holds."""
+        """What a cached read shows while it differs from the store."""
         self.version = 1
         self.hooks: dict[WebhookKind, Hooks] = {kind: Hooks() for kind in WebhookKind}
         self.writes: Counter[str] = Counter()
@@ -33,7 +33,7 @@ class FakeInstallation:
 
     @property
     def bundles(self) -> set[bytes]:
-        """Every caBundle there is."""
+        """All caBundles."""
         return {bundle for hooks in self.hooks.values() for bundle in hooks.bundles.values()}
 
     async def read_secret(self, namespace: str, name: str, read: Read) -> SharedSecret:
@@ -70,7 +70,7 @@ class FakeInstallation:
         self.writes["bundle"] += 1
 
     def edit(self, kind: WebhookKind, bundle: bytes) -> None:
-        """Write another caBundle, as a person would."""
+        """Write another caBundle, as a user would."""
         self.hooks[kind].bundles = dict.fromkeys(self.hooks[kind].bundles, bundle)
         self.hooks[kind].version += 1
 

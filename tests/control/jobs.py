@@ -20,13 +20,13 @@ def with_jobs(*nodes: str, cluster: FickleCluster | None = None) -> FickleCluste
 
 
 def job(world: World, **annotations: object) -> RawObject:
-    """Create a Job `job` with annotations of KAI's; `batch_min_member` pods start together, or each by itself."""
+    """Create a Job `job` with annotations of KAI; `batch_min_member` pods start together, or each by itself."""
     metadata = {"name": "job", "namespace": "q", "labels": QUEUE, "annotations": _kais(annotations)}
     return world.cluster.create(JOBS, {"metadata": metadata, "spec": {"parallelism": 2}})
 
 
 def pods_of(world: World, owner: RawObject, *names: str, **annotations: object) -> list[RawObject]:
-    """Create pods of a Job, which ask for one GPU each, with annotations of KAI's."""
+    """Create pods of a Job, which request one GPU each, with annotations of KAI."""
     named = {key: owner["metadata"][key] for key in ("name", "uid")}
     reference = {"apiVersion": "batch/v1", "kind": "Job", "controller": True} | named
     made = [manifests.pod(Job(name=name, queue="q", gpus=1, cpu=0)) for name in names]
@@ -42,7 +42,7 @@ def suspend(world: World, owner: RawObject, suspended: object) -> None:
 
 
 def start(world: World, *places: tuple[RawObject, str]) -> None:
-    """Have pods run as if they had been bound a while ago."""
+    """Let pods run as if they had been bound a while ago."""
     for pod, node in places:
         world.patch(pod, spec={"nodeName": node}, status={"phase": "Running"})
 

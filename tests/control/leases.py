@@ -1,4 +1,4 @@
-"""A replica beside a kube-scheduler that competes for a lease, and who holds that."""
+"""A replica beside a kube-scheduler that competes for a lease, and the holder of the lease."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ LEASE = "leeboard/leeboard-scheduler"
 BESIDE_US: dict[str, Any] = {"scheduler_lease": LEASE, "hostname": "pod-a"}
 LEASE_S = 15.0
 SETTLED_S = LOOK_EVERY_S + NOTICED_WITHIN_S + 0.1
-"""After so long a replica has seen that the lease is its own, and trusts it."""
+"""After this time a replica has seen that it holds the lease, and trusts it."""
 
 
 def elected(holder: str = "pod-a_5b5c", *, gpus: int = 1, cluster: FickleCluster | None = None) -> FickleCluster:

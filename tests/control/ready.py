@@ -1,11 +1,11 @@
-"""A condition of deciding that the test sets."""
+"""A condition of leadership that the test sets."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Told:
-    """Holds as long as there is no `why`."""
+    """Holds while there is no `why`."""
 
     why: str = ""
 

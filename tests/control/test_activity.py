@@ -77,7 +77,7 @@ async def test_a_question_to_a_standby_gets_an_error_in_time() -> None:
         assert await world.what_if(pod, "a") == Failed(UNREADY)
 
 
-# What the lease may look like
+# Forms of the lease
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_a_flapping_lease_holder_is_followed() -> None:
         assert seen == [False, True, False, True]
 
 
-# For how long it is trusted
+# How long it is trusted
 
 
 async def test_no_replica_is_active_by_a_lease_that_was_never_seen_renewed() -> None:
@@ -173,7 +173,7 @@ async def test_the_age_of_an_unread_answer_counts_from_its_question() -> None:
         await passes(0.5)
         cluster.replies_after_s = 0
         await passes(5.25)
-        # Renewed once more after the question at 10.5 s, whose answer was read at 15.4 s: over at 25.5 s, perhaps.
+        # It was renewed once more after the question at 10.5 s, whose answer was read at 15.4 s: it may end at 25.5 s.
         cluster.is_renewed = False
         await passes(8.25)
         before = active(world)

@@ -1,4 +1,4 @@
-"""Two replicas and the kube-schedulers beside them: whatever becomes of these, never do both replicas decide."""
+"""Two replicas and the kube-schedulers beside them: whatever these do, both replicas never decide at the same time."""
 
 import asyncio
 from collections import Counter
@@ -13,11 +13,11 @@ from app.simulation.cluster import SimulatedCluster
 DURATION_S, RETRY_S = 15.0, 2.0
 LONG_S = 1000.0
 LATENCY_S = 0.4
-"""Each way at most: an answer is read within the second that `NOTICED_WITHIN_S` leaves for it."""
+"""At most this long each way: an answer is read within the second that `NOTICED_WITHIN_S` allows for it."""
 
 
 class Store(SimulatedCluster):
-    """One Lease, as one replica reads it: with delays, and not at all now and then."""
+    """One Lease, as one replica reads it: with delays, and sometimes not at all."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__(now=lambda: 0.0)
@@ -38,7 +38,7 @@ class Store(SimulatedCluster):
 
 
 class Elected:
-    """A kube-scheduler as far as its election goes: it renews, goes away for a while, or gives the lease back."""
+    """The election of a kube-scheduler: it renews, stops for a while, or releases the lease."""
 
     def __init__(self, name: str, store: Store, chance: Random) -> None:
         self._name, self._store, self._chance = name, store, chance
@@ -91,7 +91,7 @@ async def test_two_replicas_never_decide_at_the_same_time(seed: int) -> None:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
     assert found[True, True] == 0
-    # Without these nothing is proven.
+    # Without changes the test proves nothing.
     assert changes > 10
     assert min(found[True, False], found[False, True]) > 0.2 * found.total()
 

@@ -1,4 +1,4 @@
-"""What a replica leaves undone from the moment in which another one may decide."""
+"""What a replica does not write from the moment in which another replica may decide."""
 
 import asyncio
 
@@ -135,7 +135,7 @@ async def test_queued_statuses_are_left_to_the_active_replica() -> None:
         world.cluster.is_renewed = True
         await passes(60)
 
-        # Beside the queue, whose turn was before theirs.
+        # Beside the status of the queue, which was first.
         assert len(written) == 1 + WRITES_AT_ONCE
         assert {name for name, _ in world.cluster.statuses} >= {f"large-{index}" for index in range(10)}
 
@@ -167,7 +167,7 @@ async def test_a_standby_writes_nothing() -> None:
 
 
 async def test_no_scheduling_gate_is_removed_once_another_replica_may_decide() -> None:
-    # As after a SIGCONT: the promise still stands, since nobody has had the time to see that we are no longer active.
+    # As after a SIGCONT: the reservation still exists, because nothing has noticed yet that this replica is not active.
     async with living("a", gpus=0) as world:
         pod = world.pod("p", gates=(GATE,))
         await passes(0.5)

@@ -1,4 +1,4 @@
-"""What a new pod gets before the API server stores it."""
+"""The changes to a new pod before the API server stores it."""
 
 from typing import Any
 
@@ -166,7 +166,7 @@ def test_a_pod_that_another_webhook_changed_is_refused_if_bind_would_not_be_call
     desk.entrance.alone = True
     left = desk.stored(new_pod())
     unseen = new_pod()
-    # Another replica may know less than the one that has let the pod go.
+    # Another replica may know less than the one that passed the pod.
     desk.entrance.alone = False
     assert desk.validate("Pod", left) == Admitted()
 

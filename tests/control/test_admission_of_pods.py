@@ -1,4 +1,4 @@
-"""What a pod may not contradict, and what its owner is told before it is stored."""
+"""Contradictions for which a pod is refused, and the warnings before it is stored."""
 
 import pytest
 

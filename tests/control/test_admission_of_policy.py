@@ -1,4 +1,4 @@
-"""What the owners of queues, PodGroups and topologies are told before these are stored."""
+"""The warnings and refusals for queues, PodGroups and topologies before they are stored."""
 
 import pytest
 

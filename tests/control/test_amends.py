@@ -1,4 +1,4 @@
-"""What a kube-scheduler that is gone has said last, and who corrects it."""
+"""The last conditions of a kube-scheduler that is gone, and which replica corrects them."""
 
 import asyncio
 
@@ -9,13 +9,13 @@ from tests.control.wired import World, living, not_scheduled, passes
 
 
 def told_unready(world: World, pod: RawObject) -> None:
-    """Have a kube-scheduler say that we could not answer."""
+    """Let a kube-scheduler write that Leeboard could not answer."""
     condition = not_scheduled("SchedulerError", f"extender: {UNREADY}")
     world.patch(pod, status={"conditions": [condition, {"type": "Other", "status": "True"}]})
 
 
 def said(world: World, pod: RawObject) -> list[str]:
-    """Return what stands in the pod's conditions."""
+    """Return the messages in the conditions of the pod."""
     (found,) = (one for one in world.cluster.objects(Resource.PODS) if one["metadata"]["uid"] == pod["metadata"]["uid"])
     return sorted(one.get("message", one["type"]) for one in found["status"]["conditions"])
 

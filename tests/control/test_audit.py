@@ -35,17 +35,17 @@ ROUND_S = EVERY_S + 2 * WATCH_LAG_S
 
 
 class LossyCluster(FickleCluster):
-    """Loses the events of some kinds when it is told to."""
+    """Loses the events of some kinds when the test tells it to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.losing: frozenset[Resource | str] = frozenset()
         self.audited: list[tuple[Resource, str]] = []
-        """What somebody listed: the kind and the name."""
+        """What was listed: the kind and the name."""
         self.meanwhile: Callable[[], None] | None = None
-        """What happens to pods, and is shown, after a list was made and before it arrives; once."""
+        """Changes of pods, shown by the watch, between a list and its arrival; once."""
         self.meanwhile_of = ""
-        """In the list of pods of this name, empty for that of all."""
+        """In the list of pods of this name; empty for the list of all."""
         self.happened = 0
 
     def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
@@ -79,7 +79,7 @@ class LossyCluster(FickleCluster):
         return list(map(keep, stored))
 
     async def lose(self, act: Callable[[], Any], *resources: Resource | str) -> None:
-        """Have nobody see what this does to pods, or to these kinds."""
+        """Hide from the watch what this does to pods, or to these kinds."""
         self.losing = frozenset(resources or [Resource.PODS])
         act()
         await passes(0.1)
@@ -181,7 +181,7 @@ async def test_a_missed_restore_of_the_store_ends_the_service(monkeypatch: pytes
         monkeypatch.setattr(cluster, "listed", restored)
         pods = AuditedResource(world.feed, cluster, Resource.PODS)
         look = audit_of(world, cluster, interval_s=EVERY_S).look(pods)
-        # One old answer alone may come from an API server that lags.
+        # A single old answer may be that of an API server that lags.
         with pytest.raises(RestoredError) if reads > 1 else nullcontext():
             await look
 
@@ -247,7 +247,7 @@ async def test_an_event_that_arrives_after_its_repair_changes_nothing() -> None:
         await cluster.lose(lambda: world.patch(pod, spec={"nodeName": "a"}))
         await passes(ROUND_S)
 
-        # What it was like before, from a watch that lags.
+        # The earlier state, from a watch that lags.
         late = world.feed._keep(Resource.PODS, pod)
         assert late is not None
         assert world.feed._is_old(Resource.PODS, late)
@@ -324,7 +324,7 @@ async def test_an_audit_without_drift_costs_one_list_per_kind() -> None:
 
 
 def trains(cluster: LossyCluster, name: str, *, suspend: bool) -> RawObject:
-    """Create a PyTorchJob of two workers and return its pods' reference to it."""
+    """Create a PyTorchJob of two workers and return the owner reference of its pods."""
     spec = {"runPolicy": {"suspend": suspend}, "pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
     job = create_owner(cluster, PYTORCH, name, labels={"kai.scheduler/queue": "q"}, spec=spec)
     return reference(job, PYTORCH)

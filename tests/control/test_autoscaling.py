@@ -1,4 +1,4 @@
-"""What an autoscaler is asked for: whoever lacks nodes and nothing else, by either way, and no longer than that."""
+"""Requests to an autoscaler: only for groups that lack nothing but nodes, in either way, and no longer than needed."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,13 +27,13 @@ REQUESTS = "apis/autoscaling.x-k8s.io/v1/provisioningrequests"
 NAMESPACE = "kai-scale-adjust"
 AFTER_S = 30.0
 ASKED_S = AFTER_S + 2 * LOOK_S
-"""After so long everything has been asked for that was to be."""
+"""After this time all requests have been written."""
 SETTLED_S = 2 * LOOK_S
 GANG = GroupKey("q", "gang")
 
 
 class Writable(FickleCluster):
-    """A cluster whose objects of any kind can be refused."""
+    """A cluster that can refuse objects of any kind."""
 
     async def create_object(self, path: str, namespace: str, raw: RawObject) -> None:
         await self._begin("create_object")
@@ -52,7 +52,7 @@ def serving(cluster: FickleCluster | None = None) -> FickleCluster:
 async def asking(
     way: str = "provisioning-request", cluster: FickleCluster | None = None, **settings: Any
 ) -> AsyncIterator[World]:
-    """Run Leeboard with an autoscaler to ask, in a cluster without nodes."""
+    """Run Leeboard with an autoscaler, in a cluster without nodes."""
     async with living(cluster=cluster or serving(), autoscaling=way, autoscaling_after_s=AFTER_S, **settings) as world:
         yield world
 
@@ -75,7 +75,7 @@ def scaling_pods(world: World) -> list[RawObject]:
 
 
 def answer(world: World, kind: str, message: str) -> None:
-    """Have the autoscaler set a condition of the one request."""
+    """Let the autoscaler set a condition of the one request."""
     (request,) = requests(world)
     condition = {"type": kind, "status": "True", "message": message}
     world.cluster.patch(Ref.of(REQUESTS, request), {"status": {"conditions": [condition]}})
@@ -86,7 +86,7 @@ def limit(world: World, gpus: int) -> None:
     world.cluster.patch(Ref(resource=Resource.QUEUES, name="q"), {"spec": spec})
 
 
-# Who is asked for
+# Which groups get a request
 
 
 async def test_nodes_are_requested_once_a_gang_has_lacked_room_long_enough() -> None:
@@ -164,7 +164,7 @@ async def test_nothing_is_requested_while_victims_terminate() -> None:
         assert (world.cluster.evictions, counts(world)) == (["low-0"], [])
 
 
-# What is asked
+# The contents of a request
 
 
 async def test_a_request_copies_only_what_placement_depends_on_from_a_pod() -> None:
@@ -264,7 +264,7 @@ async def test_owners_get_one_event_that_nodes_were_requested() -> None:
         assert world.cluster.told.count(("gang", "CapacityRequested")) == 1
 
 
-# What becomes of it
+# The end of a request
 
 
 async def test_a_request_and_its_templates_are_deleted_when_nodes_exist_and_the_gang_starts() -> None:
@@ -379,7 +379,7 @@ async def test_an_unreadable_answer_of_the_autoscaler_counts_as_none(status: obj
         assert world.autoscaler.shown(GANG).endswith("the autoscaler has not answered.")
 
 
-# What goes wrong
+# Failures
 
 
 async def test_a_missing_kind_is_reported_and_its_installation_is_noticed() -> None:
@@ -432,7 +432,7 @@ async def test_a_replica_that_does_not_decide_requests_nothing() -> None:
         assert counts(world) == []
 
 
-# Pods that stand for others
+# Scaling pods
 
 
 async def test_scaling_pods_replace_gated_pods_for_an_autoscaler() -> None:

@@ -1,4 +1,4 @@
-"""Room that is held until others have left it, when it is not freed after all: who waits, who stays, who starts."""
+"""Room held for a pod until victims are gone, when it is not released after all: who waits, who stays, who starts."""
 
 from app.cluster.ledger.reservations import ReservationState
 from app.control.cycle.preemptions import RECONSIDERED_AFTER_S, WASTED_S
@@ -18,7 +18,7 @@ def cordon(world: World, node: str) -> None:
 
 
 def leaves(world: World, pod: RawObject) -> None:
-    """Have a pod's owner delete it; it takes its time."""
+    """Let a pod's owner delete it; it terminates slowly."""
     world.patch(pod, metadata={"deletionTimestamp": "1970-01-01T00:00:00Z"})
 
 
@@ -107,7 +107,7 @@ async def test_a_queue_stays_within_its_limit_while_its_own_victims_terminate() 
 
         await passes(5)
 
-        # The node has room besides: it is the limit of the queue above that there is none under.
+        # The node has room too: the missing room is that below the limit of the queue above.
         assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], ReservationState.AWAITING)
         world.delete(victim)
         await passes(0.1)

@@ -5,7 +5,7 @@ GANG, OTHER = GroupKey("q", "gang"), GroupKey("q", "other")
 
 
 def failures(backoff: Backoff, *, times: int, least_s: float = 0.0) -> list[float]:
-    """Fail each time as soon as the group takes part again; return how long it was left out each time."""
+    """Fail each time as soon as the group takes part again; return how long each backoff was."""
     now, delays = 0.0, []
     for _ in range(times):
         delays.append(backoff.failed(GANG, now, least_s=least_s))

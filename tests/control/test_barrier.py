@@ -15,7 +15,7 @@ GANG = GroupKey("q", "gang")
 
 
 async def placed(world: World, pods: list[RawObject]) -> list[tuple[RawObject, str]]:
-    """Have kube-scheduler ask for each pod; return each with its node."""
+    """Let kube-scheduler filter each pod; return each with its node."""
     names = world.free_gpus()
     return [(pod, await world.choose(pod, *names)) for pod in pods]
 
@@ -130,7 +130,7 @@ async def test_a_member_refused_by_the_filters_of_kube_scheduler_makes_the_gang_
 async def test_a_cleared_nomination_is_a_refusal_too() -> None:
     async with living("a", "b") as world:
         first, second = world.gang("gang", size=2)
-        world.refuse(second, "0/2 nodes are available.")  # As of a time when the cluster was full.
+        world.refuse(second, "0/2 nodes are available.")  # From a time when the cluster was full.
         await placed(world, [first])
         world.patch(second, status={"nominatedNodeName": world.promised(second)})
         bind = world.binding(first, world.promised(first) or "")

@@ -28,13 +28,13 @@ LOOKS = len([*LOOK_UPS.pauses()])
 
 UNSURE = [OutcomeUnknownError("timed out"), ConflictError("409")]
 FINAL = [[ForbiddenError("403")] * 5, [RejectedError("422")]]
-"""What the API server must answer, and how often, until a binding is given up."""
+"""The final answer of the API server, and the number of answers after which a binding is given up."""
 DELETED: dict[str, Any] = {"metadata": {"deletionTimestamp": "1970-01-01T00:00:00Z"}}
 
 
 @asynccontextmanager
 async def promised(*errors: KubeError, **settings: Any) -> AsyncIterator[tuple[World, RawObject]]:
-    """Run a cluster of the nodes `a` and `b`; promise `a` to a pod, the first tries to bind which end in `errors`."""
+    """Run a cluster of the nodes `a` and `b`; reserve `a` for a pod, whose first bind calls end in `errors`."""
     async with living("a", "b", **settings) as world:
         pod = world.pod("one")
         assert await world.filter(pod, "a") != Refused(Reason.NO_NODE_FITS)
@@ -42,7 +42,7 @@ async def promised(*errors: KubeError, **settings: Any) -> AsyncIterator[tuple[W
         yield world, pod
 
 
-# Once a pod
+# Binding one pod
 
 
 async def test_a_pod_is_bound_to_its_reserved_node() -> None:
@@ -246,7 +246,7 @@ async def test_a_look_up_that_is_refused_for_a_minute_is_answered_and_the_node_s
         assert held is not None
         assert (held.node, held.state) == ("a", ReservationState.BINDING)
         assert world.count("binds", outcome="unknown") == LOOKS
-        # kube-scheduler asks again, and by now reads are allowed.
+        # kube-scheduler calls again, and reads are allowed by now.
         world.cluster.errors["read_pod"].clear()
         assert await world.bind(pod, "a") == BOUND
 

@@ -1,4 +1,4 @@
-"""Pods that kube-scheduler binds by itself once it has our answer: what is theirs until then, and what ends that."""
+"""Pods that kube-scheduler binds itself after our answer: what is theirs until then, and what ends it."""
 
 from typing import Any
 
@@ -229,7 +229,7 @@ async def test_an_attempt_of_unknown_outcome_is_repeated_on_the_same_node(messag
 
 
 async def test_a_label_that_changes_after_the_answer_makes_no_pod_non_preemptible() -> None:
-    """Of a pod that admission has not seen, so that nothing on it says what it was."""
+    """For a pod that admission has not seen, so that nothing on it records its first state."""
     async with living("a", markers=MARKERS) as world:
         pod = world.pod("p")
         await passes(1)
@@ -246,7 +246,7 @@ async def test_a_label_that_changes_after_the_answer_makes_no_pod_non_preemptibl
 
 
 async def test_a_gang_with_some_members_without_the_marker_starts_as_a_gang() -> None:
-    """As those that were created before kube-scheduler was told of markers."""
+    """For members that were created before kube-scheduler knew of markers."""
     async with living("a", "b", "c", markers=MARKERS) as world:
         first, second = world.gang("crew", size=2, min_member=3)
         crew_marked = marked(world, "third", group="crew")
@@ -270,7 +270,7 @@ async def test_a_shared_gpu_needs_the_marker() -> None:
         assert await world.filter(pod, "a") == Refused(Reason.INVALID_REQUEST)
 
 
-# What admission asks
+# The question of admission
 
 
 def asked(**more: Any) -> RawObject:

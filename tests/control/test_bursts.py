@@ -1,4 +1,4 @@
-"""Writes that come soon after each other."""
+"""Writes shortly after each other."""
 
 import asyncio
 

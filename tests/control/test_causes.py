@@ -1,4 +1,4 @@
-"""The ways in which a pod is stuck, each as its owner reads it: in the event, and in the status of the PodGroup."""
+"""Every cause for which a pod is pending, as its owner reads it: in the event, and in the status of the PodGroup."""
 
 import asyncio
 
@@ -22,13 +22,13 @@ from tests.control.gpu_machines import SharingCluster, machines, sharer
 from tests.control.wired import World, living, passes
 
 SETTLED_S = 3.0
-"""After so long everything that was to be said has been said."""
+"""After this time all events and statuses have been written."""
 
 POLICY = "admission webhook validate.example.com denied the request: no team label"
 
 
 def why(world: World, pod: RawObject) -> Refusal:
-    """Return what is in the way of a pod."""
+    """Return why a pod is pending."""
     found = world.inspect.pod("q", pod["metadata"]["name"])
     assert found is not None
     assert found.refusal is not None
@@ -42,7 +42,7 @@ def status(world: World) -> RawObject:
 
 
 def reasons(world: World) -> list[RawObject]:
-    """Return why the PodGroup `gang` waits, as its status says it."""
+    """Return the reasons in the status of the PodGroup `gang`."""
     return [reason for one in status(world)["schedulingConditions"] for reason in one["reasons"]]
 
 
@@ -119,7 +119,7 @@ async def test_a_gang_that_runs_says_so() -> None:
         assert (status(world)["phase"], status(world)["schedulingConditions"]) == ("Running", [])
 
 
-# kube-scheduler's own filters
+# The filters of kube-scheduler
 
 
 async def test_a_single_pod_refused_by_the_filters_of_kube_scheduler_gives_their_message() -> None:
@@ -243,7 +243,7 @@ async def test_the_failure_of_a_binding_is_reported_during_the_first_retry(error
 
         assert not binding.done()
         assert [(one["reason"], one["message"]) for one in reasons(world)] == [("BackingOff", cause)]
-        # However often it is tried: one write, and one event for each object.
+        # However many tries: one write, and one event for each object.
         assert [name for name, _ in world.cluster.statuses[writes:]].count("gang") == 1
         assert world.cluster.told == [("gang", "BackingOff"), ("gang-0", "BackingOff")]
 
@@ -299,7 +299,7 @@ async def test_a_pod_whose_reservation_pod_the_node_rejects_gives_the_message_of
 
 async def test_a_pod_whose_reservation_pod_is_not_scheduled_gives_the_message_of_kube_scheduler() -> None:
     async with machines("a", device_ttl_s=10) as (world, (a,)):
-        # What was in the way before is not any more.
+        # The earlier cause has ended.
         world.cluster.errors["create_pod"].append(UnavailableError("busy", retry_after_s=1.0))
         a.binds_reservations = False
         pod = sharer(world, "pod")
@@ -312,7 +312,7 @@ async def test_a_pod_whose_reservation_pod_is_not_scheduled_gives_the_message_of
         assert said in why(world, pod).sentence
 
 
-# Many
+# Many pods
 
 
 async def test_a_thousand_pending_pods_give_one_event_each_and_no_more_while_nothing_changes() -> None:

@@ -14,7 +14,7 @@ def decided(outcome: Outcome, *pods: str, group: GroupKey = GANG, generation: in
 
 
 def remembering(*decisions: Decision) -> Decisions:
-    """Remember these, a second apart."""
+    """Record these, one second apart."""
     now = iter(range(1, len(decisions) + 1))
     remembered = Decisions(wall_clock=lambda: next(now))
     for decision in decisions:

@@ -1,4 +1,4 @@
-"""Deletion at every stage: whatever a gang had come to, nothing of it stays."""
+"""Deletion at every stage: nothing stays of a gang, whatever its stage was."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,7 +23,7 @@ Deletion = Callable[[World, Gang], None]
 
 
 def traces(world: World, *, besides: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return what is still known of anybody but the pods of these names."""
+    """Return everything that is still known, except of the pods of these names."""
     pods = [pod for pod in world.cache.pods.all() if pod.name not in besides]
     groups = {pod.group for pod in world.cache.pods.all() if pod.name in besides}
     found = {

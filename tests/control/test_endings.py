@@ -27,7 +27,7 @@ GANG = GroupKey("q", "gang")
 
 
 async def running_gang(world: World) -> list[RawObject]:
-    """Have a gang of two run on nodes a and b."""
+    """Let a gang of two run on nodes a and b."""
     gang = world.gang("gang", size=2)
     for pod, node in zip(gang, ("a", "b"), strict=True):
         await world.cluster.bind(ref(pod), NodeName(node), {})
@@ -120,7 +120,7 @@ async def test_a_finished_pod_that_makes_the_decoder_fail_affects_no_other_pod(m
         for pod in (first, second):
             world.patch(pod, status={"phase": "Succeeded"})
         await passes(1)
-        # No object is known that makes reading a pod fail, so the failure is put there.
+        # No object is known that makes decoding a pod fail, so the failure is injected here.
         monkeypatch.setattr(decode, "pod", lambda *_, **__: 1 // 0)
 
         with capture_logs():
@@ -206,7 +206,7 @@ async def test_a_member_of_a_job_that_succeeded_before_leeboard_started_counts_b
 
 
 class SlowOwners(FickleCluster):
-    """Takes its time, if it is told to, until it has listed the owners of pods."""
+    """Lists the owners of pods slowly if the test tells it to."""
 
     owners_take_s = 0.0
 

@@ -23,7 +23,7 @@ def asked(name: str = "new", *, metadata: Mapping[str, Any] | None = None, **mor
 
 
 def unnamed(**more: Any) -> RawObject:
-    """Build a pod as its controller writes it: its name is made up after admission."""
+    """Build a pod as its controller writes it: its name is generated after admission."""
     pod = asked(metadata={**more.pop("metadata", {}), "generateName": "job-"}, **more)
     del pod["metadata"]["name"]
     return pod
@@ -33,7 +33,7 @@ def created(world: World, pod: RawObject, name: str) -> RawObject:
     return world.cluster.create(Resource.PODS, pod | {"metadata": pod["metadata"] | {"name": name}})
 
 
-# Alone
+# Single pods
 
 
 async def test_a_pod_that_fits_gets_no_gate_and_one_that_does_not_gets_one() -> None:
@@ -172,7 +172,7 @@ async def test_a_namespace_whose_pod_was_never_created_is_treated_as_a_new_one()
         assert answers == [True] * MOST_UNTRIED + [False]
 
 
-# Beside others
+# Beside other pods
 
 
 async def test_a_pod_that_was_just_created_is_decided_before_the_next() -> None:
@@ -277,7 +277,7 @@ async def test_a_pod_beyond_the_minimum_waits_behind_pending_pods_of_its_gang() 
         assert not lets_in(world.fast_path, asked("small", group="crew"))
 
 
-# When it cannot be known
+# When it is unknown
 
 
 async def test_every_pod_gets_a_gate_while_the_cache_is_stale() -> None:

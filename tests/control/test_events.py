@@ -1,4 +1,4 @@
-"""`kubectl describe` of a waiting pod, of its PodGroup and of what owns it shows why it waits: events by uid."""
+"""`kubectl describe` of a pending pod, of its PodGroup and of its owners shows the cause: events by uid."""
 
 from app.control.report.events import CAUSES_TOLD, EVENTS_PER_ROUND, PODS_TOLD, TOLD_FOR_S
 from app.model.seam import RawObject, Resource, UnavailableError
@@ -7,7 +7,7 @@ from tests.control.jobs import JOBS, QUEUE, job, pods_of, with_jobs
 from tests.control.wired import FickleCluster, World, living, passes
 
 TOLD_S = 8.0
-"""After so long all that may be told of a few groups has been told."""
+"""After this time all events about a few groups have been written."""
 NODE = Ref(resource=Resource.NODES, name="a")
 EVEN_EMPTY = "Even empty, all nodes together hold at most 1 of 2 pods that start together"
 
@@ -160,7 +160,7 @@ async def test_the_owners_of_the_first_pods_of_a_gang_of_many_jobs_get_events() 
         assert [len(described(world, uid_of(one))) for one in jobs] == [1] * PODS_TOLD + [0] * 4
 
 
-# A cause that is over
+# A cause that has ended
 
 
 def cordon(world: World) -> None:

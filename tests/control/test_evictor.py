@@ -32,7 +32,7 @@ def eviction(pod: RawObject, *, action: Action = Action.PREEMPT, beneficiary: Ra
 
 
 async def ordered(world: World, **more: object) -> RawObject:
-    """Let a pod run, and order its eviction for the sake of another."""
+    """Let a pod run, and order its eviction for another pod."""
     victim, urgent = world.runs("victim", "a"), world.pod("urgent", gpus=8)
     await passes(0.5)
     world.evictor.order([eviction(victim, beneficiary=urgent, **more)])  # type: ignore[arg-type] # free-form by design

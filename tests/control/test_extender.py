@@ -19,7 +19,7 @@ from tests.control.virtual import threads_take
 from tests.control.wired import World, furnished, living, passes
 
 SAMPLE = tuple(f"n{number}" for number in range(ALWAYS_COMPLETE_BELOW))
-"""A list so long that kube-scheduler may have stopped looking."""
+"""A list so long that kube-scheduler may have stopped its search."""
 
 
 def fits(*nodes: str) -> Fits:
@@ -27,18 +27,18 @@ def fits(*nodes: str) -> Fits:
 
 
 def drawn(*, gpus: int = 1, **change: object) -> RawObject:
-    """Draw up a pod that nobody has created."""
+    """Build a pod that does not exist in the cluster."""
     pod = manifests.pod(Job(name="drawn", queue="q", gpus=gpus))
     return pod | {"spec": pod["spec"] | change}
 
 
 def taint(world: World, node: str) -> None:
-    """Let kube-scheduler's own filters refuse a node."""
+    """Let the filters of kube-scheduler refuse a node."""
     taints = [{"key": "broken", "effect": "NoSchedule"}]
     world.cluster.patch(Ref(resource=Resource.NODES, name=node), {"spec": {"taints": taints}})
 
 
-# 1. A what-if
+# 1. A what-if question
 
 
 async def test_a_what_if_question_returns_the_offered_nodes_that_fit_and_reserves_nothing() -> None:
@@ -120,7 +120,7 @@ async def test_a_bound_pod_gets_its_node_and_no_other() -> None:
         assert await world.filter(pod, "b") == Refused(Reason.DECIDING)
 
 
-# 5. A pod with a promise
+# 5. A pod with a reservation
 
 
 async def test_a_reserved_pod_gets_its_node_every_time() -> None:
@@ -158,7 +158,7 @@ async def test_a_node_missing_from_a_complete_list_is_refused_and_another_is_res
         await world.choose(world.pod("other"), "full")
         pod = world.pod("one")
         await passes(1)
-        world.nodes("b")  # Only known to us so far.
+        world.nodes("b")  # Only Leeboard knows it so far.
 
         assert await world.filter(pod, "full") == Refused(Reason.REFUSED_BY_SCHEDULER)
         await passes(1)
@@ -255,7 +255,7 @@ async def test_an_earlier_nomination_does_not_count_for_the_node_reserved_now() 
         pod = world.pod("one")
         await passes(1)
 
-        # kube-scheduler looks at the nominated node first, and goes on to all others when it is refused.
+        # kube-scheduler tries the nominated node first, and then all others when it is refused.
         assert await world.filter(pod, "before", nominated="before") == Refused(Reason.DECIDING)
 
         assert world.promised(pod) == "promised"
@@ -308,7 +308,7 @@ async def test_a_pod_that_is_being_bound_is_not_moved() -> None:
         assert await bind == BOUND
 
 
-# 6. A pod without a promise
+# 6. A pod without a reservation
 
 
 async def test_a_single_pod_is_decided_at_once() -> None:
@@ -385,7 +385,7 @@ async def test_no_answer_names_a_node_that_was_not_offered(offered: tuple[str, .
         assert {node for answer in answers if isinstance(answer, Fits) for node in answer.nodes} <= set(offered)
 
 
-# When nothing can be answered
+# When no answer is possible
 
 
 async def test_filter_fails_before_everything_was_listed() -> None:

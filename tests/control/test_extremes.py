@@ -1,4 +1,4 @@
-"""The largest numbers that anybody can write cost nobody else anything: not the table, the sums, nor an answer."""
+"""The largest possible numbers affect no other object: neither the table, nor the sums, nor an answer."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def has_overhead(pod: RawObject) -> None:
 
 
 def holds(pod: RawObject) -> None:
-    """Write what the kubelet has allocated."""
+    """Build the resources that the kubelet has allocated."""
     amounts = {"cpu": str(MAX_AMOUNT // 1000), "memory": LARGEST}
     pod["status"] |= {"containerStatuses": [{"name": "main", "allocatedResources": amounts}]}
 
@@ -69,7 +69,7 @@ PODS: dict[str, Write] = {
 
 
 def many_run(cluster: FickleCluster, write: Write, *, scheduler: str) -> None:
-    """Have many pods run on node `a` that state this."""
+    """Let many pods with these values run on node `a`."""
     for number in range(MANY):
         pod = manifests.pod(Job(name=f"x{number}", queue="q", cpu=0))
         pod["spec"] |= {"nodeName": "a", "schedulerName": scheduler}
@@ -81,7 +81,7 @@ def many_run(cluster: FickleCluster, write: Write, *, scheduler: str) -> None:
 
 
 async def answers_for(world: World, *, of_b: int) -> None:
-    """Check that everything works around node `a`, as nodes come and pods are asked about."""
+    """Check that everything works around node `a`, with new nodes and filter calls."""
     for number in range(3):
         world.nodes(f"z{number}")
         await passes(1)
@@ -104,7 +104,7 @@ async def test_the_largest_amounts_in_pods_cost_other_nodes_nothing(stated: str,
         await passes(1)
 
         await answers_for(world, of_b=3)
-        # Of node `b` one GPU is outside, all of the three new ones are divided.
+        # One GPU of node `b` is outside, and all GPUs of the three new nodes are divided.
         assert 6000 <= world.cache.snapshot().total.gpu_milli <= 10_000
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Script(SimulatedCluster):
-    """Shows what the test tells it to show."""
+    """Shows the events that the test gives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Counted(asyncio.Event):
 
 
 class Scripted(Fed):
-    """A feed that is shown what the test tells it to show, the cache that it fills, and what it has told others."""
+    """A feed with the events of the test, the cache that it fills, and what it has reported to others."""
 
     def __init__(self) -> None:
         self.script = Script()
@@ -74,7 +74,7 @@ class Scripted(Fed):
         await passes(0.01)
 
     async def list_all(self, **items: RawObject) -> None:
-        """List every kind: one object of those kinds that are given, else nothing."""
+        """List every kind: one object of the given kinds, and none of the others."""
         for resource in Resource:
             item = items.get(repr(resource))
             await self.show(resource, Listed([] if item is None else [item]))
@@ -120,7 +120,7 @@ TOPOLOGY: RawObject = {"metadata": {"name": "t", "uid": "u"}, "spec": {"levels":
 GROUP = identified(manifests.pod_group(Job(name="gang", queue="q", group="gang"), min_member=2))
 
 
-# What it carries
+# Contents
 
 
 async def test_every_kind_enters_and_leaves_the_cache() -> None:
@@ -214,7 +214,7 @@ async def test_a_pod_that_leeboard_refused_before_it_started_counts_as_parked() 
         assert world.parked == ["uid-ours"]
 
 
-# What cannot be read
+# Unreadable objects
 
 
 async def test_an_object_with_a_problem_is_counted_until_it_is_repaired_or_deleted() -> None:
@@ -236,7 +236,7 @@ async def test_an_object_without_a_name_is_left_out() -> None:
         assert world.pods() == {"one-0"}
 
 
-# How fresh the picture is
+# How fresh the cache is
 
 
 async def test_the_cache_is_ready_when_every_kind_was_listed() -> None:
@@ -296,7 +296,7 @@ async def test_a_silent_watch_is_not_trusted_until_its_next_event() -> None:
         assert world.freshness.failure() == ""
 
 
-# A pod that is waited for
+# Waiting for a pod
 
 
 async def test_a_known_pod_is_returned_at_once_and_an_unknown_one_is_waited_for() -> None:

@@ -1,4 +1,4 @@
-"""From GpuNode and pods, as they are stored, to who is on the GPUs and who uses too much of one."""
+"""From stored GpuNodes and pods to the pods on each GPU, and to those that use too much."""
 
 from app.control.gpus.overuse import LASTS_S, OVERUSE, Overuse
 from app.model import marks
@@ -16,7 +16,7 @@ RESERVED = "kai-resource-reservation"
 
 
 def runs_on_a_part(world: World) -> RawObject:
-    """Let a pod run that asked for 8000 MiB, and a reservation pod beside it."""
+    """Let a pod run that requested 8000 MiB, and a reservation pod beside it."""
     asked = {"gpu-memory": "8000", marks.DEVICES_ANNOTATION: UUID, marks.GROUPS_ANNOTATION: GROUP}
     pod = world.pod("part", gpus=0)
     world.patch(pod, metadata={"annotations": asked}, spec={"nodeName": "a"}, status={"phase": "Running"})
@@ -28,7 +28,7 @@ def runs_on_a_part(world: World) -> RawObject:
 
 
 def tells_of_use(world: World, pod: RawObject, used_mib: int) -> None:
-    """Have the agent tell what the pod uses."""
+    """Let the agent report the usage of the pod."""
     device = {
         "uuid": UUID,
         "memoryMiB": {"total": 80_000, "used": used_mib + 300},

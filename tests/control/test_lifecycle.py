@@ -1,4 +1,4 @@
-"""What becomes of gangs that lose members: restarted whole or repaired in place, and nobody suspended is either."""
+"""Gangs that lose members are restarted whole or get a replacement; suspended gangs get neither."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def says(world: World, **spec: object) -> None:
 
 
 async def running_gang(world: World, *nodes: str) -> list[RawObject]:
-    """Have a gang run, one member a node."""
+    """Let a gang run, one member a node."""
     gang = world.gang("gang", size=len(nodes))
     start(world, *zip(gang, nodes, strict=True))
     await passes(1)
@@ -36,11 +36,11 @@ def asked(grace: str | None) -> dict[str, str]:
 
 
 def terminate(world: World, pod: RawObject) -> None:
-    """Have a pod deleted that nobody ends: its kubelet does not answer."""
+    """Delete a pod that never ends: its kubelet does not answer."""
     world.patch(pod, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
 
 
-# Restarted whole, or repaired in place ------------------------------------------------------------------------------
+# Restarted whole, or one member replaced ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("grace", "before_s", "after_s"), [("5s", 4, 3), ("0s", 0, 2), ("90s", 70, 30)])

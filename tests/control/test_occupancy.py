@@ -1,4 +1,4 @@
-"""Who is on the GPUs of a node, from the agent's report and our books."""
+"""The pods on the GPUs of a node, from the agent's report and the cache."""
 
 from dataclasses import replace
 
@@ -116,7 +116,7 @@ def test_metrics_report_only_shared_devices() -> None:
     assert by_health(known.gpus.agents.all()) == {Health.HEALTHY: 1, Health.UNHEALTHY: 1}
 
 
-# What pods use
+# Usage of pods
 
 P, Q = PodUid("p"), PodUid("q")
 
@@ -181,7 +181,7 @@ def test_reserved_whole_gpus_are_reported_by_state() -> None:
 
 
 class NoPods:
-    """Knows no pod, and counts how often one is looked up."""
+    """Knows no pod, and counts the look-ups."""
 
     looked_up = 0
 

@@ -1,4 +1,4 @@
-"""A kind that cannot be watched keeps only the pods waiting that need it."""
+"""A kind that cannot be watched delays only the pods that need it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -127,7 +127,7 @@ async def test_an_unanswered_list_of_gpu_nodes_delays_only_pods_with_gpus(ask: d
         await passes(60)
         assert cluster.releases == []
         assert sentences(world) == [UNLISTED_GPUS]
-        # A sick GPU would look free.
+        # An unhealthy GPU would look free.
         assert await world.filter(with_gpus, "a") == Refused(Reason.DECIDING)
 
         repair(world)
@@ -261,7 +261,7 @@ async def test_pods_of_an_owner_that_makes_the_decoder_fail_stay_pending_and_say
     def owner(raw: Any, **more: Any) -> Any:
         return 1 // 0 if broken[0] else whole(raw, **more)
 
-    # No object is known that makes reading an owner fail, so the failure is put there.
+    # No object is known that makes decoding an owner fail, so the failure is injected here.
     monkeypatch.setattr(decode, "owner", owner)
     cluster = cluster_without()
     by = training(cluster, workers=2)
@@ -313,7 +313,7 @@ async def test_a_gang_whose_owner_may_not_be_read_after_a_restart_stays_pending_
 
 
 def create_workers(cluster: FickleCluster, by: RawObject, *numbers: int) -> None:
-    """Create workers that name their queue themselves, so that nothing keeps each of them from starting alone."""
+    """Create workers that name their queue themselves, so that nothing else keeps each of them from starting alone."""
     labels = {"training.kubeflow.org/replica-type": "worker", "kai.scheduler/queue": "q"}
     for number in numbers:
         cluster.create(Resource.PODS, gated(owned(f"worker-{number}", by, labels=labels), [GATE]))

@@ -1,4 +1,4 @@
-"""Who uses more of a GPU than was asked for is told once, and leaves only where that is set."""
+"""A pod that uses too much of a GPU gets one event, and is evicted only if this is enabled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -29,7 +29,7 @@ ASKED_MIB = 8_000
 POD = sharer("p", memory_mib=ASKED_MIB)
 UUID = device(0).uuid
 SETTLED_S = LASTS_S + LOOK_S + 3 * PAUSE_S
-"""After so long whoever uses more all the time has been told."""
+"""After this time a pod that uses too much all the time has got its event."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def logs() -> Iterator[list[Any]]:
 
 
 class Notes(FickleCluster):
-    """Keeps what events say."""
+    """Records the text of events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Notes(FickleCluster):
 
 
 class Scene:
-    """One node, of which the test is the agent."""
+    """One node, with the test as its agent."""
 
     def __init__(self, books: Books, **settings: Any) -> None:
         self.books, self.cluster, self.metrics, self.unready = books, Notes(), Metrics(), Told()
@@ -72,7 +72,7 @@ class Scene:
         self.dismissed.append(message)
 
     def uses(self, mib: int | None, *, pod: Pod = POD, **more: object) -> None:
-        """Have the agent tell what the pod's processes use; None: it cannot tell."""
+        """Let the agent report the usage of the pod's processes; None: unknown."""
         processes = () if mib is None else ((pod.uid, mib),)
         self.tells(device(0, memory_mib=WHOLE_MIB, used_mib=mib, processes=processes, **more))
 
@@ -88,7 +88,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(*pods: Pod, **settings: Any) -> AsyncIterator[Scene]:
-    """Look after these pods, which share device 0."""
+    """Watch these pods, which share device 0."""
     set_up = Scene(books(device(0), pods=pods or (POD,), uuid=UUID), **settings)
     running = asyncio.create_task(set_up.overuse.run())
     yield set_up
@@ -96,7 +96,7 @@ async def scene(*pods: Pod, **settings: Any) -> AsyncIterator[Scene]:
     await asyncio.gather(running, return_exceptions=True)
 
 
-# Telling
+# Events
 
 
 async def test_a_pod_that_uses_too_much_gets_one_event_with_its_numbers_and_is_counted() -> None:
@@ -248,7 +248,7 @@ async def test_an_exception_in_the_judgement_does_not_end_the_service(
 ) -> None:
     async with scene() as node:
         with monkeypatch.context() as broken:
-            # Nothing that an agent may say brings this out.
+            # No report of an agent causes this exception.
             broken.setattr(node.books.gpus.parts, "on", lambda _: 1 / 0)
             await passes(2 * LOOK_S)
         node.uses(9_300)
@@ -258,7 +258,7 @@ async def test_an_exception_in_the_judgement_does_not_end_the_service(
         assert "use of GPU memory not judged" in [entry["event"] for entry in logs]
 
 
-# Evicting
+# Evictions
 
 
 async def test_a_pod_that_continues_to_use_too_much_gets_an_event_and_is_evicted_after_the_grace_period() -> None:
@@ -369,7 +369,7 @@ def judging(world: World, uid: PodUid) -> Overuse:
 
 
 def part(parts_mib: int) -> Part:
-    """Build what POD holds of device 0, with what is set aside beside it."""
+    """Build what POD holds of device 0, with the memory set aside beside it."""
     return Part(
         pod=POD.uid,
         node=A,

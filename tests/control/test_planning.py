@@ -24,10 +24,10 @@ from tests.control.virtual import threads_take
 from tests.control.wired import living, not_scheduled, passes
 
 MANY = FEW_GROUPS + 1
-"""So many groups are planned beside the event loop."""
+"""With this number of groups, plans run in a thread."""
 
 SAMPLE = tuple(f"n{number}" for number in range(ALWAYS_COMPLETE_BELOW))
-"""A list of offered nodes that tells nothing of those that are not in it."""
+"""A list of offered nodes that says nothing about missing nodes."""
 
 
 def keys(*pods: RawObject) -> set[GroupKey]:
@@ -35,7 +35,7 @@ def keys(*pods: RawObject) -> set[GroupKey]:
 
 
 class Planner:
-    """Plans as the real one, which is patched since nothing but its calls tells what was considered."""
+    """Plans like the real planner, which is patched because only its calls show what was considered."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.considered: list[set[GroupKey]] = []
@@ -129,7 +129,7 @@ async def test_released_capacity_without_pending_pods_makes_no_plan(planner: Pla
         await passes(1)
         made, (other,) = len(planner.considered), {"a", "b"} - {world.promised(pod)}
 
-        assert await world.filter(pod, other) == Fits((NodeName(other),))  # The node promised before is free again.
+        assert await world.filter(pod, other) == Fits((NodeName(other),))  # The node reserved before is free again.
         world.cache.findings.refuse_node(PodUid(pod["metadata"]["uid"]), NodeName(other))
         await passes(5)
 
@@ -245,7 +245,7 @@ async def test_refusals_of_deleted_podgroups_are_forgotten() -> None:
         assert world.planning.refusals == {}
 
 
-# Beside the event loop
+# In a thread
 
 
 async def test_many_podgroups_are_planned_in_a_thread_while_questions_are_answered() -> None:
@@ -284,7 +284,7 @@ async def test_a_large_gang_is_planned_in_a_thread_too(*, pods: int, on_the_spot
     async with living(actions="") as world:
         world.gang("gang", size=pods)
         await passes(1)
-        world.cache.apply_node(given.node("a"))  # Relief, so that all who wait are to be planned.
+        world.cache.apply_node(given.node("a"))  # Released capacity, so that all pending groups are planned.
 
         assert world.planning.can_decide_now() is on_the_spot
 
@@ -298,8 +298,8 @@ async def test_pods_are_planned_in_a_thread_where_the_cluster_is_divided_among_m
             world.cache.apply_queue(given.queue(f"q{each}"))
         world.pod("one")
         await passes(1)
-        world.cache.apply_node(given.node("a", gpus=0))  # Relief, so that all who wait are to be planned.
-        # Nobody is ordered among others.
+        world.cache.apply_node(given.node("a", gpus=0))  # Released capacity, so that all pending groups are planned.
+        # No group is ordered among others.
         assert world.planning.can_decide_now()
         world.pod("two")
         await passes(1)
@@ -319,7 +319,7 @@ async def test_pods_that_are_compared_with_all_others_are_planned_in_a_thread(*,
             raw["spec"]["affinity"] = affinity
             world.cluster.create(Resource.PODS, raw)
         await passes(1)
-        world.cache.apply_node(given.node("a"))  # Relief, so that all who wait are to be planned.
+        world.cache.apply_node(given.node("a"))  # Released capacity, so that all pending groups are planned.
 
         assert world.planning.can_decide_now() is on_the_spot
 
@@ -334,7 +334,7 @@ async def test_a_gang_with_a_topology_is_planned_in_a_thread_in_a_large_cluster(
         world.gang("gang", size=17)
         world.keep_in_a_rack("gang")
         await passes(1)
-        world.cache.apply_node(given.node("c", gpus=0))  # Relief, so that all who wait are to be planned.
+        world.cache.apply_node(given.node("c", gpus=0))  # Released capacity, so that all pending groups are planned.
         world.cache.delete_node(NodeName("c"))
 
         assert world.planning.can_decide_now() is on_the_spot
@@ -433,7 +433,7 @@ async def test_a_failing_plan_in_a_thread_ends_nothing(monkeypatch: pytest.Monke
         assert {world.promised(pod) for pod in pods} == {"a"}
 
 
-# Promises that end
+# Reservations that end
 
 
 async def test_a_reservation_that_is_never_used_is_given_to_other_pods() -> None:
@@ -445,7 +445,7 @@ async def test_a_reservation_that_is_never_used_is_given_to_other_pods() -> None
         await passes(1)
         assert (world.promised(first), world.promised(second)) == ("a", None)
 
-        world.patch(first, spec={"nodeSelector": {"none": "such"}})  # Else it were its turn again.
+        world.patch(first, spec={"nodeSelector": {"none": "such"}})  # Otherwise it would be planned again.
         await passes(10)
 
         assert world.count("promises_expired") == 1
@@ -457,7 +457,7 @@ async def test_a_pod_whose_reservation_expired_counts_as_parked_and_is_woken_wit
     async with living("a", promise_ttl_s=10) as world:
         pod = world.pod("one")
 
-        await passes(14)  # It backs off for 2 s first: kube-scheduler did not ask about it.
+        await passes(14)  # It backs off for 2 s first: kube-scheduler did not filter it.
 
         assert world.promised(pod) == "a"
         assert world.cluster.nominations == [("one-0", "a")]
@@ -506,7 +506,7 @@ async def test_a_member_whose_node_is_refused_is_planned_again_while_the_others_
 
 
 async def test_nothing_is_planned_while_a_watch_is_lost() -> None:
-    # What is not listed yet, or no longer seen, would look like free space and unused quota.
+    # Objects that are not listed yet, or not watched, would look like free resources and unused quota.
     async with living("a") as world:
         world.cluster.hide(Resource.NODES)
         await passes(120)
@@ -518,7 +518,7 @@ async def test_nothing_is_planned_while_a_watch_is_lost() -> None:
 
 
 async def test_a_woken_pod_that_kube_scheduler_does_not_filter_gives_its_node_to_other_pods() -> None:
-    # kube-scheduler keeps the nomination of a pod with preemptionPolicy Never, and says nothing new of it.
+    # kube-scheduler keeps the nomination of a pod with preemptionPolicy Never, and writes no new condition.
     async with living("a") as world:
         silent, other = world.pod("one"), world.pod("two")
         await passes(1)

@@ -49,7 +49,7 @@ def reference(owner: RawObject, path: str) -> RawObject:
 
 
 def owned(name: str, by: RawObject | None, *, labels: Mapping[str, str] | None = None, **more: Any) -> RawObject:
-    """Write a pod that asks for one GPU and names no queue; `by` is the reference to its owner."""
+    """Build a pod that requests one GPU and names no queue; `by` is the reference to its owner."""
     raw = manifests.pod(Job(name=name, queue="q", gpus=1, cpu=0, **more))
     raw["metadata"]["labels"] = {"priorityClassName": "train", **(labels or {})}
     if by is not None:
@@ -58,7 +58,7 @@ def owned(name: str, by: RawObject | None, *, labels: Mapping[str, str] | None =
 
 
 def training(cluster: FickleCluster, *, workers: int = 3, **more: Any) -> RawObject:
-    """Create a PyTorchJob of so many workers in queue `q`; return a reference to it."""
+    """Create a PyTorchJob with this number of workers in queue `q`; return a reference to it."""
     spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}, **more}
     job = create_owner(cluster, PYTORCH, "train", labels={"kai.scheduler/queue": "q"}, spec=spec)
     return reference(job, PYTORCH)
@@ -201,7 +201,7 @@ async def test_a_queue_that_a_user_wrote_into_the_podgroup_stays() -> None:
         assert on.queue == "r"
 
 
-# Owners that are not there
+# Missing owners
 
 
 async def test_a_pod_waits_for_its_owner_and_joins_its_gang_when_the_owner_is_known() -> None:
@@ -310,7 +310,7 @@ async def test_a_podgroup_without_pods_says_that_its_owner_is_suspended_until_it
         assert resumed.suspended == ""
 
 
-# After a start, and beside others
+# After a start, and beside other replicas
 
 
 def listing_owners_late(cluster: FickleCluster, listed: asyncio.Event) -> None:
@@ -415,7 +415,7 @@ async def test_bind_writes_the_podgroup_on_the_pod_so_that_it_survives_its_owner
         assert world.cache.pods.get(PodUid(pods[0]["metadata"]["uid"])) is not None
 
 
-# What others made
+# Groups made by others
 
 
 async def test_podgroups_of_scheduler_plugins_keep_their_pods_together() -> None:
@@ -492,7 +492,7 @@ async def test_filter_waits_a_moment_for_the_owner_of_a_pod() -> None:
         assert await asking == Fits((NodeName("a"),))
 
 
-# Asked by name
+# `why` by name
 
 
 async def test_why_answers_for_a_workload_by_its_own_name() -> None:

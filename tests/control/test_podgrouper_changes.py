@@ -1,4 +1,4 @@
-"""What becomes of groups when owners come late, go early, come back, or change while something is under way."""
+"""PodGroups when owners are created late, deleted early, created again, or changed during other operations."""
 
 import asyncio
 from collections import Counter
@@ -103,7 +103,7 @@ async def test_pods_wait_for_an_owner_again_as_soon_as_its_kind_may_be_read_agai
     follow, refused, allowed = cluster.follow, asyncio.Event(), asyncio.Event()
 
     async def followed(path: str, *arguments: Any, **more: Any) -> Any:
-        """Follow as a watch does that was refused for a while, and went on from where it was."""
+        """Follow like a watch that was refused for a while, and continued from where it was."""
         events = follow(path, *arguments, **more)
         yield await anext(events)
         if path == PYTORCH:
@@ -262,7 +262,7 @@ async def test_nothing_is_decided_after_a_start_while_pods_are_being_regrouped()
     follow = cluster.follow
 
     async def followed(path: str, *arguments: Any, **more: Any) -> Any:
-        """Follow Jobs as they are, hear of StatefulSets all the time, and of PyTorchJobs never."""
+        """Show Jobs as they are, events of StatefulSets all the time, and no PyTorchJobs ever."""
         if path == PYTORCH:
             await asyncio.Event().wait()
         async for event in follow(path, *arguments, **more):
@@ -314,7 +314,7 @@ async def test_each_owner_that_does_not_exist_delays_only_its_own_pods(monkeypat
         await passes(10)
 
         assert len(asked) == many
-        # Once when its kind has been listed, and once when its owner is known not to exist.
+        # Once after the list of its kind, and once when its owner is known not to exist.
         assert max(asked.values()) <= 2
 
 

@@ -1,4 +1,4 @@
-"""What a person sets is what the planner is told."""
+"""The settings of a user reach the planner."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy, Preset, ResolveMethod, Settings
 
 DEFAULTS = replace(Policy(), patience_s=300.0)
-"""The planner's own, which knows of no plan before it, but for this."""
+"""The defaults of the planner, which knows no plan before it, except for this value."""
 
 
 def test_empty_settings_give_the_defaults_of_the_planner() -> None:

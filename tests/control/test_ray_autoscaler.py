@@ -1,4 +1,4 @@
-"""Ray's autoscaler: what it asks for beyond the minimum comes as there is room, and never ends what runs."""
+"""Ray's autoscaler: workers beyond the minimum start while there is room, and never evict running pods."""
 
 from app.model.marks import GATE
 from app.model.seam import RawObject, Resource

@@ -1,4 +1,4 @@
-"""What is checked again of a plan that comes late: the extended resources of nodes, and nodes that have shrunk."""
+"""The checks of a late plan: the extended resources of nodes, and nodes that have shrunk."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is checked again of a plan with parts of GPUs: all that still holds is admitted, and nothing that was taken."""
+"""The checks of a late plan with GPU shares: everything that still holds is admitted, and nothing taken meanwhile."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ PER_NODE = 3
 
 
 def reserve(cache: ClusterCache, node: str, names: Sequence[str]) -> None:
-    """Have the GPUs of these names be ready on a node, as its first devices."""
+    """Make the GPUs of these names ready on a node, as its first devices."""
     pods = [replace(reservation(f"r-{node}-{name}", name), node=NodeName(node)) for name in names]
     for pod in pods:
         cache.apply_pod(pod)
@@ -112,11 +112,11 @@ def test_every_batch_of_a_plan_is_admitted_while_the_cluster_is_unchanged(
 
 
 def is_dropped_on_purpose(cache: ClusterCache, deal: PlanBatch, later: Sequence[PlanBatch]) -> bool:
-    """Whether a deal needs what a plan has reckoned with and a late one may not, be it of whole GPUs or of parts."""
+    """Whether a batch needs what the plan counted on and a late one may not, of whole GPUs or of parts."""
     if deal.waits:
-        # Whom it counts on to leave was chosen once more, for somebody after it.
+        # A victim that the batch counts on was chosen again, for a later group.
         return any(eviction.node in nodes_of(deal) for each in later for eviction in each.evictions)
-    # Beside what somebody waits for nothing more is started until the next plan.
+    # Beside room that a pod waits for, nothing more is started until the next plan.
     return any(held.node in nodes_of(deal) for held in awaiting(cache))
 
 
@@ -141,7 +141,7 @@ def carry_out(cache: ClusterCache, deal: PlanBatch) -> None:
 
 
 def start(*pods: Pod, on: str = "a", devices: Sequence[str] = (), waits_for_room: bool = False) -> Start:
-    """Build the start of a gang in which who shares gets these devices."""
+    """Build the start of a gang whose sharing pods get these devices."""
     places = tuple(Placement(pod.uid, NodeName(on), tuple(devices) if pod.sharing else ()) for pod in pods)
     return Start(group=pods[0].group, placements=places, awaits_release=waits_for_room)
 
@@ -240,7 +240,7 @@ def test_memory_of_a_large_gpu_is_charged_by_that_gpu(cache: ClusterCache) -> No
     reserve(cache, "b", ["g"])
     recheck = Recheck(cache)
 
-    # Half of the smallest GPU that there is, by which who has no place is measured, and an eighth of these.
+    # Half of the smallest GPU, by which a pod without a node is measured, and an eighth of these GPUs.
     assert [recheck.admits(PlanBatch((start(pod, on="b", devices=["g"]),))) for pod in pods] == [True] * 3
 
 

@@ -1,4 +1,4 @@
-"""About whom an event is: the PodGroup, where there is such an object, else who stands for its pods."""
+"""The object of an event: the PodGroup if it exists, otherwise the object that represents its pods."""
 
 from dataclasses import replace
 

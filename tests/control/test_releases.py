@@ -30,7 +30,7 @@ ROOMY = ("a", "b", "c")
 
 
 def gates(cluster: FickleCluster, pod: RawObject) -> list[str]:
-    """Return the gates that a pod has in truth."""
+    """Return the gates of a pod in the store."""
     now = next(one for one in cluster.objects(Kind.PODS) if one["metadata"]["uid"] == pod["metadata"]["uid"])
     return [gate["name"] for gate in now["spec"].get("schedulingGates", ())]
 
@@ -39,7 +39,7 @@ def still_held(world: World, pods: list[RawObject]) -> int:
     return sum(bool(gates(world.cluster, pod)) for pod in pods)
 
 
-# Who is released
+# Which pods are released
 
 
 async def test_a_gated_pod_whose_turn_is_reached_is_released_and_not_nominated() -> None:
@@ -55,7 +55,7 @@ async def test_a_gated_pod_whose_turn_is_reached_is_released_and_not_nominated()
 
 
 def gang_in_a_rack(world: World, *, nodes: int) -> list[RawObject]:
-    """Create nodes of one GPU, two in each rack, and a held gang that takes up one of the racks."""
+    """Create nodes of one GPU, two in each rack, and a gated gang that fills one of the racks."""
     for number in range(nodes):
         world.rack(str(number // 2), f"n{number}")
     pods = world.gang("crew", size=2, gates=HELD)
@@ -180,7 +180,7 @@ async def test_no_more_pods_are_released_than_kube_scheduler_filters_and_those_t
 
 
 async def ask_about_the_others(world: World, pods: list[RawObject], first: RawObject) -> None:
-    """Ask as kube-scheduler does that came to see the first pod after all others, until nobody else is released."""
+    """Filter like a kube-scheduler that reaches the first pod after all others, until no other pod is released."""
     asked = [first]
     for _ in range(2 * len(pods) // WINDOW):
         await passes(0.05)
@@ -202,7 +202,7 @@ async def test_a_pod_that_kube_scheduler_filters_last_is_overtaken_by_a_limited_
 
 
 def leave(world: World, pod: RawObject) -> None:
-    """Delete a pod that a finalizer keeps, as those of Jobs have one."""
+    """Delete a pod with a finalizer, like pods of Jobs."""
     world.patch(pod, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
 
 
@@ -401,7 +401,7 @@ async def test_a_gang_that_loses_its_reservations_during_its_release_is_refused_
         assert refused == [Refused(Reason.GANG_DOES_NOT_FIT)] * 2
         assert world.bound() == {}
         assert still_held(world, gang) == 2
-        assert all([await bind for bind in binds])  # each was told why it is not bound
+        assert all([await bind for bind in binds])  # each got the reason why it is not bound
 
         world.nodes("c", gpus=2)
         await passes(5)
@@ -459,7 +459,7 @@ async def test_a_restart_during_the_release_of_a_gang_loses_nothing() -> None:
         assert len(world.bound()) == 4
 
 
-# Who is released first
+# Which pods are released first
 
 
 async def test_a_pod_of_higher_priority_is_released_before_pods_reserved_earlier() -> None:
@@ -491,7 +491,7 @@ async def test_a_replica_that_loses_its_lease_during_a_large_release_continues_t
 
         assert not active(world)
         assert len(world.cluster.releases) <= len(pods)
-        # Every task still gets its turn: what is created now is seen.
+        # Every task still gets its turn: a pod created now is seen.
         later = world.pod("later", gates=HELD)
         await passes(1)
         assert world.cache.pods.get(PodUid(later["metadata"]["uid"])) is not None

@@ -15,12 +15,12 @@ EVICTIONS_MISSING = (
     'may not create pods/eviction (apiGroup ""): no pod is evicted, so nothing is reclaimed, preempted or consolidated'
 )
 BARE = Settings(gpu_sharing=False, pod_grouping=False, anonymous_reads=True)
-"""An installation that does nothing which it need not."""
+"""An installation that uses no optional feature."""
 A_ROUND = len(ALWAYS)
 
 
 class FakeReviews:
-    """Allows everything but what the test takes away."""
+    """Allows everything except what the test revokes."""
 
     def __init__(self, *denied: Right) -> None:
         self.denied = set(denied)

@@ -1,4 +1,4 @@
-"""When victims are looked for, and what may be switched."""
+"""When victims are searched, and which actions can be turned off."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ URGENT = "build-preemptible"
 
 
 class Counting:
-    """Plans as the real one, and counts."""
+    """Plans like the real planner, and counts."""
 
     def __init__(self) -> None:
         self.searches = 0
@@ -42,7 +42,7 @@ class Counting:
 
 @asynccontextmanager
 async def searched_in_vain(*names: str) -> AsyncIterator[tuple[World, Counting, Sequence[RawObject]]]:
-    """Run a cluster of one GPU, which is taken, in which pods wait for whom a search of a second has found nobody."""
+    """Run a cluster of one GPU, which is in use; a search of a second has found no victims for its pending pods."""
     counting = Counting()
     async with living("a", plan=counting) as world:
         threads_take(1.0)
@@ -197,7 +197,7 @@ async def test_no_pod_is_evicted_for_a_podgroup_in_backoff() -> None:
         assert world.cluster.evictions == ["victim-0"]
 
 
-# What may be switched
+# What can be turned off
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ async def test_a_stale_gang_whose_eviction_fails_repeatedly_backs_off(
         await passes(600)
         late = len(world.cluster.evictions) - early
 
-        # Both pods are tried 2, 4, 8, 16, 32, 64 and then 120 s after each other, the grace aside.
+        # Both pods are retried after 2, 4, 8, 16, 32, 64 and then 120 s, beside the grace period.
         assert 0 < early <= 2 * len(errors) * 5
         assert 0 < late <= 2 * len(errors) * 7
         world.cluster.errors["evict"].clear()
@@ -301,7 +301,7 @@ async def test_a_stale_gang_whose_eviction_fails_repeatedly_backs_off(
         assert all(pod["metadata"].get("deletionTimestamp") for pod in world.cluster.objects(Resource.PODS))
 
 
-# What is said of it
+# Messages about it
 
 
 async def test_a_pod_that_a_search_saw_before_the_loop_did_gets_the_same_message() -> None:
@@ -313,7 +313,7 @@ async def test_a_pod_that_a_search_saw_before_the_loop_did_gets_the_same_message
         assert group is not None
         before = world.planning.refusals[group.group].sentence
 
-        # As if the loop had come to it after the search, on the same version of the cache.
+        # As if the loop had noticed it after the search, on the same version of the cache.
         world.cache.groups.unsettled.note(group.group, waits=True)
         world.planning.plan_now()
         await passes(5)

@@ -1,4 +1,4 @@
-"""A pod whose author wrote `spec.nodeName` costs others nothing before its kubelet has taken it."""
+"""A pod whose author wrote `spec.nodeName` affects no other pod before its kubelet has accepted it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -97,7 +97,7 @@ RUNNING = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
 
 
 def beyond(name: str, *, mig: int = 0, scheduler: str = "kai-scheduler", **annotations: str) -> RawObject:
-    """Write a pod that runs on a node without GPUs, whatever it asks for: its kubelet does not look at that."""
+    """Build a pod that runs on a node without GPUs, whatever it requests: its kubelet does not check that."""
     pod = put(name, gpus=0 if mig or annotations else 1_000_000, scheduler=scheduler, **RUNNING)
     pod["metadata"]["annotations"] |= annotations
     if mig:
@@ -124,7 +124,7 @@ async def test_a_pod_on_a_node_without_gpus_takes_no_queue_above_its_limit(
         assert allocated(world) == 0
         usage = world.cache.charges.usage()[QueueName("q")]
         assert usage.allocated.cpu_milli == 2000
-        # What its node gets later it may count for.
+        # Resources that its node gets later may count.
         node["status"]["allocatable"] |= {"nvidia.com/gpu": "4", MIG: "7"}
         cluster.patch(Ref(resource=Resource.NODES, name="a"), {"status": node["status"]})
         await passes(0.1)

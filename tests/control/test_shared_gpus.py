@@ -1,4 +1,4 @@
-"""GPUs that pods share, from the reservation pod to the binding, and whatever goes wrong on the way."""
+"""GPUs that pods share, from the reservation pod to the binding, and all failures between them."""
 
 import pytest
 
@@ -104,7 +104,7 @@ async def test_a_pod_gets_shares_of_two_gpus_in_the_order_of_their_names() -> No
 
 
 def crew(world: World, size: int, fraction: str) -> list[RawObject]:
-    """Create a gang of parts."""
+    """Create a gang of GPU shares."""
     job = Job(name="crew", queue="q", group="crew")
     world.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=size))
     return [sharer(world, f"crew-{member}", fraction, pod_group_name="crew") for member in range(size)]
@@ -130,16 +130,16 @@ async def test_a_gang_with_gpu_shares_that_does_not_fit_opens_no_gpu() -> None:
         assert ([world.held(pod) for pod in gang], a.reservations()) == ([None] * 3, [])
 
 
-# Others leave first
+# With victims
 
 
 def rich(world: World) -> None:
-    """Give `q` nothing of its own and `rich` one GPU, so that it reclaims."""
+    """Let `q` deserve nothing and `rich` one GPU, so that it reclaims."""
     world.queue("rich", gpus=1)
 
 
 def wants(world: World, name: str, fraction: str) -> RawObject:
-    """Create a pod of queue `rich` that asks for a part."""
+    """Create a pod of queue `rich` that requests a GPU share."""
     return world.cluster.create(Resource.PODS, part(name, fraction, queue="rich"))
 
 
@@ -195,7 +195,7 @@ async def test_memory_that_a_deleted_pod_still_seems_to_use_does_not_delay_other
         assert await runs(world, claims, within_s=10) == ["GPU-a-0"]
 
 
-# Nobody gets one
+# No pod gets a GPU
 
 
 async def test_a_pod_without_a_ready_gpu_in_time_backs_off_and_the_gpu_is_free_again() -> None:
@@ -247,7 +247,7 @@ async def test_a_failed_reservation_pod_is_created_again_and_not_many_times_a_se
         assert await runs(world, pod) == ["GPU-a-0"]
 
 
-# Promises that come to nothing
+# Reservations that fail
 
 
 async def test_a_gpu_made_ready_for_a_pod_that_is_deleted_before_its_binding_is_removed_after_a_while() -> None:
@@ -303,7 +303,7 @@ async def test_a_standby_remembers_no_deleted_reservation_pods(monkeypatch: pyte
         pod = sharer(world, "pod")
         await runs(world, pod)
         with monkeypatch.context() as patch:
-            # A lease that is lost takes 15 s of other things; here it is lost at once.
+            # A lease that expires takes 15 s of other events; here it expires at once.
             patch.setattr(Leadership, "failure", lambda _: "another replica is active")
             world.delete(pod)
             world.delete(a.reservations()[0])

@@ -1,4 +1,4 @@
-"""Shared GPUs of which the reservation pod, the device, the agent or the whole node is not what it was any more."""
+"""Shared GPUs whose reservation pod, device, agent or node has changed."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from app.simulation import manifests
 from tests.control.gpu_machines import Machine, exists, gpu_is_free, machines, runs, sharer, stands, uid_of
 from tests.control.wired import World, passes
 
-# The reservation pod is not what it was
+# The reservation pod has changed
 
 
 async def test_a_deleted_reservation_pod_of_a_gpu_in_use_is_created_again() -> None:
@@ -63,7 +63,7 @@ async def test_a_device_that_another_pod_has_by_now_is_left_to_it() -> None:
         await passes(2)
 
         assert (a.held_by(thief), exists(world, pod)) == (["GPU-a-0"], False)
-        a.both.clear()  # That is what a scheduler of somebody else can do.
+        a.both.clear()  # That is what another scheduler can do.
 
 
 async def test_a_pod_bound_at_a_later_try_gets_the_device_that_its_gpu_has_by_then() -> None:
@@ -95,7 +95,7 @@ async def test_a_pod_is_not_bound_while_its_gpu_is_not_ready() -> None:
         assert await binding == ["GPU-a-0"]
 
 
-# The device or the node is not what it was
+# The device or the node has changed
 
 
 async def test_pods_of_a_removed_device_are_evicted() -> None:
@@ -187,7 +187,7 @@ async def test_a_pod_that_opened_a_gpu_that_is_unhealthy_by_now_gets_another_one
 
 
 async def contested(world: World, a: Machine) -> RawObject:
-    """Let a pod run on a GPU that nothing reserves."""
+    """Let a pod run on a GPU without a reservation pod."""
     pod = sharer(world, "pod", "0.3")
     await runs(world, pod)
     a.binds_reservations = False

@@ -1,4 +1,4 @@
-"""Reservation pods across restarts and changes of the active replica, and when writes fail or nobody knows whether."""
+"""Reservation pods across restarts and changes of the active replica, and with writes that fail or may have failed."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -42,7 +42,7 @@ Running = AbstractAsyncContextManager[tuple[World, list[Machine]]]
 
 
 class Site:
-    """A cluster of one machine that outlives the Leeboards beside it."""
+    """A cluster of one machine that survives the Leeboards beside it."""
 
     def __init__(self, *, gpus: int = 1) -> None:
         self.cluster = SharingCluster()
@@ -53,7 +53,7 @@ class Site:
         return machines(cluster=self.cluster, known=[self.machine], **settings)
 
     async def reserve_late(self, name: str) -> None:
-        """Have a reservation pod come that nobody waits for, and kube-scheduler place it."""
+        """Create a reservation pod that no pod waits for, and let kube-scheduler place it."""
         await self.cluster.create_pod(RESERVATIONS, reservation_pod(A, "late", name, owner_uid="", terms=TERMS))
         (created,) = [pod for pod in self.machine.reservations() if pod["metadata"]["name"] == name]
         self.cluster.patch(Ref.of(Resource.PODS, created), {"spec": {"nodeName": A}})
@@ -166,7 +166,7 @@ async def test_running_pods_keep_their_gpu_until_they_end_where_sharing_is_turne
 
 
 def stops(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A lease that is lost takes 15 s of other things; here it is lost at once.
+    # A lease that expires takes 15 s of other events; here it expires at once.
     monkeypatch.setattr(Leadership, "failure", lambda _: "another replica is active")
     world.planning.poke()
 

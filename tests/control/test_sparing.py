@@ -1,4 +1,4 @@
-"""Plans with victims, where budgets guard some of those who run: two on one node, and one that is worth more."""
+"""Plans with victims that disruption budgets protect: two pods on one node, and one of higher priority."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

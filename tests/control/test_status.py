@@ -21,7 +21,7 @@ from tests.control.virtual import threads_take, turns
 from tests.control.wired import FickleCluster, World, furnished, living, passes
 
 SETTLED_S = 3.0
-"""After so long everything that was to be said has been said."""
+"""After this time all statuses and events have been written."""
 
 
 def said(cluster: FickleCluster, resource: Resource, name: str) -> RawObject:
@@ -38,7 +38,7 @@ def many_pods(world: World, count: int) -> list[RawObject]:
     return [world.pod(f"p{number}", gpus=8) for number in range(count)]
 
 
-# What objects say
+# Contents of statuses
 
 
 async def test_the_status_of_a_queue_shows_what_its_pods_hold_and_request() -> None:

@@ -1,4 +1,4 @@
-"""A bound pod stays in its PodGroup, whatever is written on it and its owners, and after a restart."""
+"""A bound pod stays in its PodGroup, whatever is written on it and its owners, also after a restart."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ SKIPS = {"kai.scheduler/skip-podgrouper": "true"}
 
 
 def paying(world: World) -> dict[str, int]:
-    """Return the GPUs that each queue pays for."""
+    """Return the GPUs that each queue is charged for."""
     return {
         name: used.allocated.gpu_milli // 1000
         for name, used in world.cache.charges.usage().items()

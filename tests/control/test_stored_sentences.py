@@ -1,4 +1,4 @@
-"""What is stored in the namespace of a tenant names no object of another tenant; `why` tells it to who may see it."""
+"""Messages stored in the namespace of a tenant name no object of another tenant; `why` names it to some readers."""
 
 import json
 from collections import defaultdict
@@ -11,7 +11,7 @@ from tests.control.wired import World, living, passes
 
 
 def stored(world: World) -> Mapping[str, str]:
-    """Return all that is stored for people to read, by namespace."""
+    """Return all stored messages, by namespace."""
     texts: defaultdict[str, str] = defaultdict(str)
     for event in world.cluster.events:
         texts[event.regarding["namespace"]] += f"{event.note}\n"

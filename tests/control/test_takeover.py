@@ -1,4 +1,4 @@
-"""Hand-made plans: what is carried out together, what is dropped, and in which order."""
+"""Plans made by hand: what is applied together, what is dropped, and in which order."""
 
 import asyncio
 from dataclasses import replace
@@ -45,7 +45,7 @@ def eviction(pod: RawObject, beneficiary: RawObject | None, *, on: str = "a") ->
 
 
 def take(world: World, *parts: Start | Eviction, late: bool = False) -> bool:
-    """Take over a plan made of these parts, as things are or as they were a while ago."""
+    """Apply a plan made of these parts, based on the current or an earlier state."""
     made = Plan(
         snapshot_version=world.cache.changes.version - late,
         starts=tuple(part for part in parts if isinstance(part, Start)),
@@ -60,7 +60,7 @@ def states(world: World, *pods: RawObject) -> list[ReservationState | None]:
 
 
 async def contended(world: World, *, running: int, waiting: int) -> tuple[list[RawObject], list[RawObject]]:
-    """Let some pods run on node a, and others wait for whom nobody would be evicted."""
+    """Let some pods run on node a, and others be pending for which no pod would be evicted."""
     victims = [world.runs(f"victim-{number}", "a") for number in range(running)]
     waits = [world.pod(f"waits-{number}") for number in range(waiting)]
     await passes(1)

@@ -1,4 +1,4 @@
-"""What becomes of a gang that is bound in part while others want the same room: nobody takes what its rest needs."""
+"""A partially bound gang while others want the same room: no other pod takes what its rest needs."""
 
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
 from app.model.names import GroupKey
@@ -15,18 +15,18 @@ KEPT_S = 60.0
 """For how long room is kept for the rest of a gang, by default."""
 
 LEFT_OUT_S = 2.0
-"""How long a gang is left out after its first failed attempt."""
+"""The backoff of a gang after its first failed attempt."""
 
 
 def bound_in_part(world: World, *, size: int, node: str = "a", gpus: int = 1) -> list[RawObject]:
-    """Create a gang of which a replica that is gone has bound the first member."""
+    """Create a gang whose first member was bound by a replica that is gone."""
     first, *rest = world.gang("gang", size=size, gpus=gpus)
     bind(world, first, node)
     return rest
 
 
 def never_stale(world: World) -> None:
-    """Have the gang repaired in place, however long that takes."""
+    """Let lost members of the gang be replaced, however long that takes."""
     ref = Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang")
     world.cluster.patch(ref, {"spec": {"stalenessGracePeriod": "-1s"}})
 
@@ -37,7 +37,7 @@ def bind(world: World, pod: RawObject, node: str) -> None:
 
 
 def crowd(world: World, *, gpus: int = 4) -> None:
-    """Add a node full of what another queue has beyond its share and keeps: the gang's rest would fit but for that."""
+    """Add a node full of pods beyond the share of another queue, which stay: without them the gang's rest would fit."""
     world.nodes("full", gpus=gpus)
     world.queue("firm")
     world.runs("there", "full", queue="firm", gpus=gpus, priority_class="build")

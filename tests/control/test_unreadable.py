@@ -1,4 +1,4 @@
-"""What cannot be read of an object, or brings out a mistake of ours, never frees anything and never stops the feed."""
+"""Objects that are unreadable, or that make our code fail, never free anything and never stop the feed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -23,13 +23,13 @@ MEMORY = 512 << 30
 
 
 class Watched(Fed):
-    """A cluster with the nodes `a` and `b` of four GPUs each, one of `b` sick, and the feed that follows it."""
+    """A cluster with the nodes `a` and `b` of four GPUs each, one of `b` unhealthy, and the feed that follows it."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         super().__init__(cluster, learners=(Looks(self._learn),))
         self.cluster = cluster
         self.poison: str | None = None
-        """The object of which nothing can be learnt."""
+        """The object that cannot be decoded at all."""
 
     def _learn(self, raw: RawObject) -> None:
         if raw["metadata"]["name"] == self.poison:
@@ -39,7 +39,7 @@ class Watched(Fed):
         return {pod.name for pod in self.cache.pods.all()}
 
     def free(self) -> dict[str, int]:
-        """Return all that may be given out, by name: of each node that takes work, and of each shared GPU."""
+        """Return everything that is free, by name: of each node that takes pods, and of each shared GPU."""
         snapshot = self.cache.snapshot()
         found: dict[str, int] = {}
         for column, node in enumerate(snapshot.nodes.nodes):
@@ -54,7 +54,7 @@ class Watched(Fed):
         return {name: self.free().get(f"{name} 2", 0) // 1000 for name in "ab"}
 
     def break_reader(self, resource: Resource, name: str) -> None:
-        """Have reading one object fail, as a mistake of ours would."""
+        """Let decoding one object fail, as a bug would."""
         kind = self.feed._kinds[resource]
 
         def decode(raw: RawObject) -> Any:
@@ -132,7 +132,7 @@ def add_pod(cluster: SimulatedCluster, name: str) -> None:
     cluster.create(Resource.PODS, manifests.pod(Job(name=name, queue="q")))
 
 
-# Our own mistakes
+# Bugs of ours
 
 
 @pytest.mark.parametrize("poison", ["first-0", "late-0"])
@@ -194,7 +194,7 @@ async def test_a_pod_that_makes_the_decoder_fail_later_stays_in_its_gang() -> No
 async def test_a_pod_whose_owners_make_the_pod_grouper_fail_keeps_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = furnished()
     cluster.create(Resource.PODS, running("p"))
-    # No object is known that makes grouping fail, so the failure is put there.
+    # No object is known that makes grouping fail, so the failure is injected here.
     monkeypatch.setattr("app.control.groups.pod_grouper.first_link", lambda _: 1 // 0)
     async with watched(cluster) as world:
         assert world.gpus() == {"a": 2, "b": 3}
@@ -240,7 +240,7 @@ async def test_an_object_of_a_user_that_makes_the_decoder_fail_is_refused_and_re
         assert "cannot read it" in problem
 
 
-# Amounts that cannot be read
+# Unreadable amounts
 
 
 async def test_a_node_takes_no_pods_while_a_pod_with_unreadable_amounts_runs_there() -> None:
@@ -272,7 +272,7 @@ async def test_resources_of_readable_pods_beside_an_unreadable_one_stay_in_the_d
         cluster.delete(Ref.of(Resource.PODS, created))
         await passes(1)
 
-        # Of node `a` one GPU and six MIG profiles of one each are free beside the readable pod.
+        # One GPU and six MIG profiles of one each are free on node `a` beside the readable pod.
         assert whole.gpu_milli - closed.gpu_milli == 1000 + 6000
         assert whole.gpu_milli - alone.gpu_milli == 4000 + 7000
         assert (closed.cpu_milli > alone.cpu_milli, world.cache.snapshot().total) == (True, whole)
@@ -316,7 +316,7 @@ async def test_a_node_takes_no_pods_while_a_pod_that_shares_a_gpu_there_is_unusa
     created = cluster.create(Resource.PODS, sharing("p"))
     async with watched(cluster) as world:
         assert world.gpus() == {"a": 3, "b": 3}
-        # No pod is known that cannot be taken over whole, so the failure is put there.
+        # No pod is known that cannot be applied completely, so the failure is injected here.
         with monkeypatch.context() as broken:
             broken.setattr(world.pod_kind, "_apply_whole", lambda *_: 1 // 0)
             cluster.patch(Ref.of(Resource.PODS, created), {"metadata": {"labels": {"x": "y"}}})
@@ -362,7 +362,7 @@ async def test_many_unreadable_pods_cost_others_no_more_than_they_request() -> N
     for number in range(1000):
         pod = running(f"p{number}", gpus=0, phase="Pending", startTime=None)
         pod["spec"]["schedulerName"] = "default-scheduler"
-        # More than any node has: the API server stores it, and no kubelet takes it.
+        # More than any node has: the API server stores it, and no kubelet accepts it.
         pod["spec"]["containers"][0]["resources"] = {"requests": {"memory": "8Ei", "cpu": "1m"}}
         pod["metadata"]["labels"]["kai.scheduler/queue"] = ""
         cluster.create(Resource.PODS, pod)
@@ -379,7 +379,7 @@ async def test_many_unreadable_pods_cost_others_no_more_than_they_request() -> N
 
 
 def wrong(value: object) -> list[object]:
-    """Return values of other types than this one, which say nothing that could be meant."""
+    """Return values of other types than this one, which have no possible meaning."""
     if isinstance(value, bool | int):
         return ["x", [], {}]
     if isinstance(value, str):
@@ -445,7 +445,7 @@ async def test_no_list_with_a_field_of_the_wrong_type_frees_anything(resource: R
 
 
 UNKNOWABLE = {("spec",), ("spec", "nodeName"), ("metadata",)}
-"""Without these nobody can tell where a pod is that was never seen before."""
+"""Without these fields the node of a pod that was never seen before is unknown."""
 
 
 async def test_a_pod_that_was_never_readable_is_charged_at_least_what_it_holds() -> None:
@@ -527,7 +527,7 @@ async def test_a_node_whose_gpus_cannot_be_applied_takes_no_pods_until_they_can(
 
 
 def fails(of: object) -> bool:
-    """Fail as a mistake of ours would."""
+    """Fail as a bug would."""
     raise ZeroDivisionError(of)
 
 

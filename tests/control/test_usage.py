@@ -1,4 +1,4 @@
-"""Time-based fairness, from what pods hold to who gets what is left over."""
+"""Time-based fairness, from the usage of pods to the division of the surplus."""
 
 import asyncio
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tests.control.wired import FickleCluster, World, furnished, living, passes
 HOUR_S = 3600
 K: dict[str, Any] = {"fair_share_k": 1.0, "usage_interval_s": 60}
 TOLD_S = 90
-"""After so long what was seen in the first minute has been told and written."""
+"""After this time the measurements of the first minute have been reported and written."""
 
 
 def status(cluster: FickleCluster, name: str) -> RawObject:
@@ -126,7 +126,7 @@ async def test_an_exception_in_the_meter_ends_nothing(monkeypatch: pytest.Monkey
     async with living("a", **K) as world:
         world.runs("one", "a")
         with monkeypatch.context() as patched, capture_logs() as logs:
-            patched.setattr(world.cache.history, "see", broken)  # nothing that a cluster may show makes it fail
+            patched.setattr(world.cache.history, "see", broken)  # no object of a cluster makes it fail
             await passes(30)
         await passes(TOLD_S)
 
@@ -134,7 +134,7 @@ async def test_an_exception_in_the_meter_ends_nothing(monkeypatch: pytest.Monkey
         assert "usage" in status(world.cluster, "q")
 
 
-# What survives
+# What survives a restart
 
 
 async def test_a_new_process_reads_past_usage_before_it_plans_and_writes_nothing_again() -> None:
@@ -197,7 +197,7 @@ async def test_a_queue_that_is_created_again_has_no_past_usage() -> None:
         assert world.cache.snapshot().past.usage_micro == {}
 
 
-# What it changes
+# Effects
 
 
 async def test_a_queue_without_past_usage_gets_more_of_the_surplus() -> None:
@@ -243,7 +243,7 @@ async def test_the_passing_of_time_alone_gives_a_queue_its_turn() -> None:
 
 
 def wanting(*queues: str, gpus: int) -> Snapshot:
-    """Build a cluster of which every queue wants everything."""
+    """Build a cluster in which every queue requests everything."""
     usage = {QueueName(name): Usage(requested=Resources(gpu_milli=gpus * 1000)) for name in queues}
     return replace(given.snapshot([given.node("n", gpus=gpus)], [given.queue(one) for one in queues], []), usage=usage)
 

@@ -74,7 +74,7 @@ def test_a_podgroup_gives_the_reason_of_its_state(counts: dict[str, int], finish
         ({"Held": 2}, "Leeboard has not decided about it yet."),
         ({"Promised": 2}, "Places are reserved for its 2 pods; kube-scheduler has not asked to bind them yet."),
         ({"Promised": 1}, "A place is reserved for its 1 pod; kube-scheduler has not asked to bind it yet."),
-        # As their own answers say it: kube-scheduler has asked.
+        # As their own messages say: kube-scheduler has called bind.
         ({"Binding": 2}, "Its 2 pods are being bound."),
         ({"Binding": 1, "Releasing": 1}, "1 of its 2 pods is being bound."),
         (

@@ -1,4 +1,4 @@
-"""Plans with victims, executed: one node of one GPU, a pod that runs on it, and one that is worth more."""
+"""Plans with victims, applied: one node of one GPU, a pod that runs on it, and one of higher priority."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ URGENT = "build-preemptible"
 
 @asynccontextmanager
 async def contended(**settings: Any) -> AsyncIterator[tuple[World, RawObject, RawObject]]:
-    """Yield a world in which a pod has just been ordered to make room for a more urgent one."""
+    """Yield a world in which a running pod has just been ordered to make room for a more urgent one."""
     async with living("a", **settings) as world:
         victim = world.runs("victim", "a")
         await passes(1)
@@ -183,7 +183,7 @@ async def test_a_pod_with_a_reservation_that_does_not_run_makes_room_without_an_
         assert world.cluster.evictions == []
 
 
-# What goes wrong
+# Failures
 
 
 async def test_a_pod_whose_victim_stays_loses_its_reservation_and_backs_off() -> None:

@@ -1,4 +1,4 @@
-"""What is said of room that is held until it is free."""
+"""The message about room that is held until it is free."""
 
 import pytest
 

@@ -19,13 +19,13 @@ def park(world: World, pod: RawObject) -> None:
 
 
 def wake(world: World, pod: RawObject, node: str) -> None:
-    """Promise as a plan does."""
+    """Reserve as a plan does."""
     promise(world, pod, node)
     world.waker.wake(ref(pod).uid)
 
 
 async def waiting_pod(world: World) -> RawObject:
-    """Create a pod that no node fits, so that nobody but the test decides about it."""
+    """Create a pod that fits on no node, so that only the test decides about it."""
     pod = world.pod("one", gpus=8)
     await passes(1)
     return pod

@@ -32,7 +32,7 @@ def short(answer: Explanation) -> tuple[str, str, str]:
 
 
 def named(sentence: str) -> str:
-    """Return a sentence for a reader who may see every namespace."""
+    """Return a message for a reader who may see every namespace."""
     return read_by(sentence, EVERYTHING)
 
 
@@ -41,7 +41,7 @@ def outcomes(answer: Explanation) -> list[tuple[str, str]]:
 
 
 async def contended(world: World) -> tuple[RawObject, RawObject]:
-    """Let a pod run, and another have it evicted that has the higher priority."""
+    """Let a pod run, and another of higher priority evict it."""
     victim = world.runs("victim", "a", priority_class="train")
     await passes(1)
     urgent = world.pod("urgent", priority_class="build-preemptible")
@@ -326,7 +326,7 @@ async def test_the_evictions_of_a_gang_are_one_decision_and_do_not_hide_its_star
         )
 
 
-# -- what is meant, and what is not known
+# -- what is meant, and what is unknown
 
 
 async def test_a_name_of_both_a_pod_and_a_podgroup_means_the_pod_unless_the_podgroup_is_requested() -> None:

@@ -1,4 +1,4 @@
-"""What people are told in one state of the cluster does not depend on which plan came last."""
+"""The message in one state of the cluster does not depend on which plan was last."""
 
 from itertools import permutations
 

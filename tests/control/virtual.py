@@ -1,4 +1,4 @@
-"""An event loop whose time stands still while anything can run, and jumps to the next timer when everything waits."""
+"""An event loop whose time stops while any task can run, and jumps to the next timer when all tasks wait."""
 
 import asyncio
 import selectors
@@ -12,7 +12,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class _Patience(selectors.DefaultSelector):
-    """Passes virtual time where others wait."""
+    """Passes virtual time where other loops wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _Patience(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Does no I/O. What production does in a thread takes `thread_takes_s`, during which the loop goes on."""
+    """Does no I/O. Thread work of production takes `thread_takes_s`, during which the loop continues."""
 
     def __init__(self) -> None:
         self._patience = _Patience()
@@ -66,7 +66,7 @@ def threads_take(seconds: float) -> None:
 
 
 def turns() -> int:
-    """Return how many turns the loop has taken: what is done in one of them holds up everything else."""
+    """Return the number of turns of the loop: work in one turn delays everything else."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     return loop.turns()

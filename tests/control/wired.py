@@ -1,6 +1,6 @@
-"""The parts of `control`, put together as the service does it, on a cluster in memory that can be told to misbehave.
+"""The parts of `control`, connected as in the service, on a cluster in memory that can be made to fail.
 
-The test plays everybody else: owners (`pod`, `gang`), kube-scheduler (`filter`, `bind`, `refuse`), and time (`passes`).
+The test plays all others: owners (`pod`, `gang`), kube-scheduler (`filter`, `bind`, `refuse`), and time (`passes`).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class FickleCluster(SimulatedCluster):
-    """Remembers what was asked of it, takes its time, and fails as often as it was told to."""
+    """Records its calls, delays them, and fails as often as the test tells it to."""
 
     def __init__(self) -> None:
         super().__init__(now=lambda: 0.0)
@@ -38,27 +38,27 @@ class FickleCluster(SimulatedCluster):
         self.statuses: list[tuple[str, RawObject]] = []
         self.told: list[tuple[str, str]] = []
         self.marks: list[tuple[str, str]] = []
-        """The pods that were marked as disrupted, and with what message."""
+        """The pods that were marked as disrupted, and the messages."""
         self.evictions: list[str] = []
         self.deletions: list[str] = []
         self.guarded: set[str] = set()
-        """The pods whose budget lets nobody leave."""
+        """The pods whose budget allows no disruption."""
         self.lists = 0
-        """How often somebody asked for all budgets."""
+        """How often all budgets were listed."""
         self.asked: list[str] = []
-        """The pods about which somebody asked whether they may be evicted."""
+        """The pods for which a dry-run eviction was requested."""
         self.takes_s: defaultdict[str, float] = defaultdict(float)
         """How long each verb takes."""
         self.errors: defaultdict[str, deque[KubeError]] = defaultdict(deque)
-        """What the next calls of each verb raise instead of doing anything."""
+        """The errors that the next calls of each verb raise instead of doing anything."""
         self.lost_replies: Counter[str] = Counter()
-        """How many of the next calls of each verb are done, but nobody learns of it."""
+        """How many of the next calls of each verb are done without a reply."""
         self.holders: dict[str, str] = {}
-        """Who holds which lease."""
+        """The holder of each lease."""
         self.is_renewed = True
-        """Whether those who hold a lease renew it between any two looks."""
+        """Whether the holders of leases renew them between any two reads."""
         self.replies_after_s = 0.0
-        """How long what is read of a lease is under way, or lies unread."""
+        """How long the answer to a read of a lease is in flight, or stays unread."""
         self._renewals = 0
         self._shown = {resource: asyncio.Event() for resource in Resource}
         for resource in Resource:
@@ -198,11 +198,11 @@ class World:
         self.cluster.create(Resource.QUEUES, manifests.queue(name, parent, Quota(gpus=gpus)))
 
     def pod(self, name: str, *, gates: Sequence[str] = (), **more: Any) -> RawObject:
-        """Create a pod that asks for one GPU and nothing else, unless told otherwise (`Job`)."""
+        """Create a pod that requests one GPU and nothing else, unless told otherwise (`Job`)."""
         return self.cluster.create(Resource.PODS, gated(self.asked(name, **more), gates))
 
     def asked(self, name: str, **more: Any) -> RawObject:
-        """Write such a pod without creating it."""
+        """Build such a pod without creating it."""
         return manifests.pod(Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, **more}))
 
     def runs(self, name: str, node: str, **more: Any) -> RawObject:
@@ -214,25 +214,25 @@ class World:
     def gang(
         self, name: str, *, size: int, min_member: int | None = None, gates: Sequence[str] = (), **more: Any
     ) -> list[RawObject]:
-        """Create a PodGroup and its pods, which ask for one GPU each."""
+        """Create a PodGroup and its pods, which request one GPU each."""
         job = Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, "group": name, **more})
         self.cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=min_member or size))
         pods = [gated(manifests.pod(job, member=member), gates) for member in range(size)]
         return [self.cluster.create(Resource.PODS, pod) for pod in pods]
 
     def rack(self, rack: str, *names: str, gpus: int = 1) -> None:
-        """Create nodes that stand in one rack."""
+        """Create nodes in one rack."""
         for name in names:
             self.cluster.create(Resource.NODES, manifests.node(name, gpus=gpus, cpu=64, labels={"rack": rack}))
 
     def keep_in_a_rack(self, name: str, *, level: str = "requiredTopologyLevel") -> None:
-        """Have the pods of a PodGroup of queue `q` stay in one rack; to be called once."""
+        """Keep the pods of a PodGroup of queue `q` in one rack; to be called once."""
         self.cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
         group = Ref(resource=Resource.POD_GROUPS, namespace="q", name=name)
         self.cluster.patch(group, {"spec": {"topologyConstraint": {"topology": "t", level: "rack"}}})
 
     def make_firm(self, name: str) -> None:
-        """Delete a PodGroup of queue `q` and create it anew as one that nobody may evict."""
+        """Delete a PodGroup of queue `q` and create it again as a non-preemptible one."""
         ref = Ref(resource=Resource.POD_GROUPS, namespace="q", name=name)
         job = Job(name=name, queue="q", group=name, priority_class="inference")
         self.cluster.delete(ref)
@@ -247,7 +247,7 @@ class World:
     # kube-scheduler
 
     async def filter(self, pod: RawObject, *offered: str, nominated: object = None) -> FilterAnswer:
-        """Ask as kube-scheduler does, with the pod as it is now in the store."""
+        """Call filter as kube-scheduler does, with the current pod of the store."""
         asked = pod | {"status": {"nominatedNodeName": nominated}} if nominated else pod
         uid = PodUid(pod["metadata"]["uid"])
         question = PodQuestion(pod=asked, uid=uid, offered=tuple(NodeName(name) for name in offered))
@@ -265,60 +265,60 @@ class World:
         return await self.extender.bind(BindQuestion(pod=ref(pod), node=NodeName(node)))
 
     def binding(self, pod: RawObject, node: str) -> asyncio.Task[str]:
-        """Ask in a goroutine of its own, as kube-scheduler does."""
+        """Call bind in a task of its own, as kube-scheduler does in a goroutine."""
         return asyncio.create_task(self.bind(pod, node))
 
     async def choose(self, pod: RawObject, *offered: str) -> str:
-        """Ask for a node that the test is sure to get."""
+        """Call filter for a node that the test is sure to get."""
         answer = await self.filter(pod, *offered)
         assert isinstance(answer, Fits), answer
         return answer.nodes[0]
 
     def refuse(self, pod: RawObject, message: str = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.") -> None:
-        """Park a pod that kube-scheduler's own filters accept nowhere; it clears the nomination."""
+        """Park a pod that the filters of kube-scheduler refuse on every node; kube-scheduler clears the nomination."""
         self.patch(pod, status={"conditions": [not_scheduled("Unschedulable", message)], "nominatedNodeName": None})
 
     def fail(self, pod: RawObject, message: str) -> None:
-        """End an attempt of kube-scheduler by an error; it tries again by itself."""
+        """End an attempt of kube-scheduler with an error; it retries by itself."""
         self.patch(pod, status={"conditions": [not_scheduled("SchedulerError", message)]})
 
-    # What has become of it
+    # The outcome
 
     def held(self, pod: RawObject) -> Reservation | None:
         return self.cache.reservations.get(PodUid(pod["metadata"]["uid"]))
 
     def promised(self, pod: RawObject) -> str | None:
-        """Return the node that is held for the pod."""
+        """Return the node that is reserved for the pod."""
         held = self.held(pod)
         return None if held is None else held.node
 
     def bound(self) -> dict[str, str]:
-        """Return which pods run where, in truth."""
+        """Return which pods run on which node, in the store."""
         pods = self.cluster.objects(Resource.PODS)
         return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
 
     def annotations(self, pod: RawObject) -> dict[str, str]:
-        """Return what is annotated on the pod by now."""
+        """Return the current annotations of the pod."""
         pods = self.cluster.objects(Resource.PODS)
         (found,) = (one["metadata"] for one in pods if one["metadata"]["uid"] == pod["metadata"]["uid"])
         annotations: dict[str, str] = found["annotations"]
         return annotations
 
     def reason(self, pod: RawObject) -> Reason | None:
-        """Return why the pod's group waits."""
+        """Return why the pod's group is pending."""
         metadata = pod["metadata"]
         name = metadata["annotations"].get(manifests.GROUP_ANNOTATION, metadata["uid"])
         refusal = self.planning.refusals.get(GroupKey(metadata["namespace"], name))
         return None if refusal is None else refusal.reason
 
     def count(self, metric: str, **labels: str) -> float:
-        """Return what a counter of ours has come to."""
+        """Return the value of one of our counters."""
         value = self.metrics.registry.get_sample_value(f"leeboard_{metric}_total", labels)
         assert value is not None
         return value
 
     def free_gpus(self) -> dict[str, int]:
-        """Return what is free on each node, by the books."""
+        """Return the free GPUs on each node, according to the cache."""
         snapshot = self.cache.snapshot()
         return {node.name: int(free) // 1000 for node, free in zip(snapshot.nodes.nodes, snapshot.free[2], strict=True)}
 
@@ -327,7 +327,7 @@ class World:
 async def living(
     *nodes: str, gpus: int = 1, cluster: FickleCluster | None = None, plan: Plans = full_plan, **settings: Any
 ) -> AsyncIterator[World]:
-    """Run Leeboard on a new cluster of `nodes`, or on one that is there."""
+    """Run Leeboard on a new cluster of `nodes`, or on an existing one."""
     world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings), plan=plan)
     running = [asyncio.create_task(part.run()) for part in world.running]
     try:
@@ -346,7 +346,7 @@ def gated(pod: RawObject, gates: Sequence[str]) -> RawObject:
 
 
 def furnished(*nodes: str, gpus: int = 1, cluster: FickleCluster | None = None) -> FickleCluster:
-    """Build a cluster with one queue `q` that nobody looks after yet, on an empty one if that is given."""
+    """Build a cluster with one queue `q` and no Leeboard yet, on an empty one if that is given."""
     cluster = cluster or FickleCluster()
     cluster.create(Resource.QUEUES, manifests.queue("q", None, Quota(gpus=0)))
     for name in nodes:
@@ -355,17 +355,17 @@ def furnished(*nodes: str, gpus: int = 1, cluster: FickleCluster | None = None) 
 
 
 async def passes(seconds: float) -> None:
-    """Let virtual time pass; the tests that need none of it to matter let a second pass."""
+    """Let virtual time pass; one second if the test does not depend on the amount."""
     await asyncio.sleep(seconds)
 
 
 def not_scheduled(reason: str, message: str) -> dict[str, str]:
-    """Return what kube-scheduler writes on a pod that it has not placed."""
+    """Return the condition that kube-scheduler writes on a pod that it has not placed."""
     return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
 
 
 def lets_in(entrance: AdmissionFastPath, pod: RawObject) -> bool:
-    """Return whether admission lets a new pod through to kube-scheduler."""
+    """Return whether admission passes a new pod to kube-scheduler without a gate."""
     return entrance.can_run_now(entrance.look(pod))
 
 

@@ -1,4 +1,4 @@
-"""Files that somebody else keeps, as the kubelet or a person would change them."""
+"""Files that another program maintains, changed as by the kubelet or a user."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ DAY = 24 * 3600.0
 
 
 class Listener:
-    """Notes what it is told to show; refuses what it is told to refuse."""
+    """Records what it is given to serve; refuses what the test tells it to refuse."""
 
     def __init__(self) -> None:
         self.shown: list[bytes] = []
@@ -35,7 +35,7 @@ class Listener:
 
 
 class Folder:
-    """The files, and what follows them."""
+    """The files, and the component that follows them."""
 
     def __init__(self, path: Path, clients: Clients = Clients.ANYBODY) -> None:
         self.path, self.listener, self.metrics = path, Listener(), Metrics()
@@ -99,7 +99,7 @@ async def test_unchanged_files_are_not_loaded_again(tmp_path: Path) -> None:
 
 
 async def test_a_directory_that_is_swapped_by_a_symlink_is_followed(tmp_path: Path) -> None:
-    """As the kubelet does: files are links into `..data`, which is a link that is replaced."""
+    """Like the kubelet: files are links into `..data`, which is a link that is replaced."""
     folder = Folder(tmp_path / "seen")
     for name in ("seen", "one", "two"):
         (tmp_path / name).mkdir()
@@ -188,7 +188,7 @@ async def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.write(folder.pair())
     (tmp_path / "tls.key").unlink()
-    os.mkdir(tmp_path / "tls.key")  # noqa: PTH102 # what nobody can read, not even root
+    os.mkdir(tmp_path / "tls.key")  # noqa: PTH102 # unreadable even for root
     async with followed(folder):
         await passes(2)
         assert f"{tmp_path}/tls.key: Is a directory" in folder.failing()["certificate"]
@@ -234,7 +234,7 @@ async def test_a_certificate_that_expires_soon_is_reported_once_and_then_fails(
     valid_s: float, left_s: float, tmp_path: Path
 ) -> None:
     folder = Folder(tmp_path)
-    # A year of looks every second would take the test as long: it begins a minute before.
+    # A year with one check a second would take the test too long: it begins a minute before.
     begins_at = START - valid_s + left_s + 60
     folder.write(folder.pair(begins_at=begins_at, valid_s=valid_s))
     with capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""Replicas that make, share and rotate certificates, in virtual time; the fake installation plays the API server."""
+"""Replicas that create, share and rotate certificates, in virtual time; the fake installation is the API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,12 +22,12 @@ START = 1_800_000_000.0
 DAY = 24 * 3600.0
 ROTATION, CA_ROTATION = 600.0, 3000.0
 SETTLED_S = 40.0
-"""A look, the settling time, and a look."""
+"""A check, the settling time, and a check."""
 
 
 @dataclass
 class Shown:
-    """A listener that notes what it is told to show."""
+    """A listener that records what it is given to serve."""
 
     certificates: list[Certificate] = field(default_factory=list)
 
@@ -36,7 +36,7 @@ class Shown:
 
 
 class Replica:
-    """One Leeboard, as far as its certificates go."""
+    """One Leeboard, reduced to its certificates."""
 
     def __init__(self, installation: FakeInstallation, **settings: object) -> None:
         self.shown, self.metrics, self.clock_is_off_s = Shown(), Metrics(), 0.0
@@ -66,7 +66,7 @@ class Replica:
 
     @property
     def is_trusted(self) -> Callable[[bytes], bool]:
-        """Whether a client with this bundle would accept what is served."""
+        """Whether a client with this bundle would accept the served certificate."""
         return lambda bundle: is_signed(self.serving, bundle)
 
     def failing(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ async def running(*replicas: Replica) -> AsyncIterator[None]:
     yield
     for task in tasks:
         task.cancel()
-    # What ended by itself, ended by an error.
+    # A task that ended by itself ended with an error.
     await asyncio.gather(*tasks, return_exceptions=True)
     assert all(task.cancelled() for task in tasks)
 
@@ -189,7 +189,7 @@ async def test_every_webhook_trusts_a_new_ca_before_any_replica_signs_with_it(in
     async with running(*replicas):
         (before,) = installation.bundles
         await passes(CA_ROTATION - 10)
-        # One look after the other: whatever is served is trusted by what was in force a settling time ago.
+        # One check after the other: the bundle in force a settling time ago trusts every served certificate.
         for _ in range(60):
             await passes(1)
             trusted.append(min(installation.bundles, key=len))
@@ -273,7 +273,7 @@ async def test_an_edited_ca_bundle_is_corrected_within_seconds(edited: bytes, in
         installation.edit(WebhookKind.MUTATING, edited)
         await passes(3)
         assert installation.bundles == {right}
-        # It was no fault of the certificate's.
+        # The certificate was not the reason.
         assert [replica.serving.serial for replica in replicas] == serials
     assert installation.writes["bundle"] == 3
 
