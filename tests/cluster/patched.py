@@ -1,4 +1,4 @@
-"""Applies a JSON patch as the API server does: a slow, obvious one, which fails on what RFC 6902 calls an error."""
+"""Applies a JSON patch as the API server does: slow and plain; it fails on what RFC 6902 calls an error."""
 
 from collections.abc import Iterable
 from copy import deepcopy

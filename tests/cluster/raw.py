@@ -1,4 +1,4 @@
-"""Builders of raw objects: the least that is a pod, queue or PodGroup, and what a test adds to it."""
+"""Builders of raw objects: the minimum of a pod, queue or PodGroup, and the fields that a test adds."""
 
 from typing import Any
 

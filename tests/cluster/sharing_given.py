@@ -1,4 +1,4 @@
-"""Builders: a node `a` of GPUs of 1,000 MiB, reservation pods, parts, and what an agent says of them."""
+"""Builders: a node `a` of GPUs of 1,000 MiB, reservation pods, GPU shares, and reports of an agent."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,7 +19,7 @@ RESERVATIONS = "kai-resource-reservation"
 
 
 def device(uuid: str, *holders: Pod, **more: object) -> Device:
-    """Build a healthy GPU that these pods have, as the kubelet says."""
+    """Build a healthy GPU that these pods hold, according to the kubelet."""
     held = tuple(Holder(pod.namespace, pod.name, pod.uid) for pod in holders)
     fields = {"memory_mib": MIB, "holders": held, **more}
     return Device(uuid=DeviceUuid(uuid), **fields)  # type: ignore[arg-type] # free-form by design
@@ -32,7 +32,7 @@ def reservation(name: str = "r", group: str = "g", **more: object) -> Pod:
 
 
 def part(name: str, *names: str, uuids: Iterable[str] = (), mib: int = 500, **more: object) -> Part:
-    """Build half a GPU of each of these names, `g` when there are none; bound when it has been told UUIDs."""
+    """Build half a GPU of each of these names, `g` when there are none; bound if UUIDs are given."""
     fields = {"is_bound": bool(uuids), **more}
     return Part(
         pod=PodUid(f"uid-{name}"),
@@ -46,12 +46,12 @@ def part(name: str, *names: str, uuids: Iterable[str] = (), mib: int = 500, **mo
 
 
 def report(*devices: Device, **more: object) -> GpuNode:
-    """Build what an agent says whose kubelet answers."""
+    """Build the report of an agent whose kubelet answers."""
     return GpuNode(name=A, devices=devices, **{"kubelet_answers": True, **more})  # type: ignore[arg-type] # free-form
 
 
 def sources(*of: Part | Pod, agent: GpuNode | None = None, offered: int = 2, **more: object) -> Sources:
-    """Collect what is known of node `a`."""
+    """Collect the facts about node `a`."""
     return Sources(
         agent=agent,
         memory_mib=MIB,
@@ -63,12 +63,12 @@ def sources(*of: Part | Pod, agent: GpuNode | None = None, offered: int = 2, **m
 
 
 def node(*of: Part | Pod, agent: GpuNode | None = None, **more: object) -> NodeGpus:
-    """Work out how the GPUs of node `a` stand."""
+    """Compute the state of the GPUs of node `a`."""
     return node_gpus(sources(*of, agent=agent, **more))  # type: ignore[arg-type] # free-form by design
 
 
 def gpu(*of: Part | Pod, agent: GpuNode | None = None, **more: object) -> SharedGpu:
-    """Work out how the one shared GPU of node `a` stands."""
+    """Compute the state of the one shared GPU of node `a`."""
     (found,) = node(*of, agent=agent, **more).shared
     return found
 
@@ -76,7 +76,7 @@ def gpu(*of: Part | Pod, agent: GpuNode | None = None, **more: object) -> Shared
 def needed(
     *of: Part | Pod, agent: GpuNode | None = None, is_wanted: bool = False, is_over: bool = False, group: str = "g"
 ) -> list[Need]:
-    """Ask what GPU `g` of node `a` needs."""
+    """Compute what GPU `g` of node `a` needs."""
     known = sources(*of, agent=agent)
     (found,) = (each for each in node_gpus(known).shared if each.name == group)
     at = Circumstances(node=A, agent=agent, parts=known.parts, is_wanted=is_wanted, is_over=is_over)

@@ -1,4 +1,4 @@
-"""Counts what Python does, so that growth can be told without a clock: a count is the same on every machine."""
+"""Counts steps of Python, so that growth is measured without a clock: a count is the same on every machine."""
 
 import gc
 import sys
@@ -8,16 +8,16 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 NOT_HELD = type, ModuleType, FunctionType
-"""Leads to all of Python, and belongs to nobody."""
+"""Types that lead to all of Python and belong to no object."""
 
 HOLDERS = dict, set, frozenset, list, tuple
 
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Keep what others have left over from being collected, and finalized, on the account of what is done inside.
+    """Keep garbage of other code from being collected and finalized during the measurement.
 
-    A collection also calls back into Python once Hypothesis has been used, and comes at any time.
+    A collection also calls back into Python once Hypothesis has been used, and may happen at any time.
     """
     gc.collect()
     gc.disable()
@@ -28,7 +28,7 @@ def nothing_collected() -> Iterator[None]:
 
 
 def steps(work: Callable[[], object]) -> int:
-    """Return how many bytecode instructions `work` takes; what is done in C counts as one."""
+    """Return how many bytecode instructions `work` takes; work in C counts as one."""
     taken = 0
 
     def count(frame: FrameType, event: str, _: Any) -> Any:
@@ -48,7 +48,7 @@ def steps(work: Callable[[], object]) -> int:
 
 
 def entries(root: object) -> int:
-    """Return how many entries all containers have together that an object holds, however deep."""
+    """Return the number of entries of all containers that an object holds, at any depth."""
     seen: dict[int, object] = {}
     left, found = [root], 0
     while left:

@@ -1,4 +1,4 @@
-"""What a new pod of ours still needs, as a patch that the API server can apply."""
+"""The changes that a new managed pod needs, as a patch that the API server can apply."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -259,7 +259,7 @@ def test_a_spec_that_no_api_server_sends_needs_no_patch(value: object) -> None:
     assert list(shape.runtime(raw_pod() | {"spec": value}, "nvidia")) == []
 
 
-# What admission and the reader of pods make of one environment.
+# Admission and the decoder of pods understand the same environment.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The cache: what the watches show and what we promise, as one picture whose sums are always true."""
+"""The cache: events of the watches and our reservations, as one state whose sums are always correct."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
 
 
 def cache(*shown: Node | Queue | GroupSpec | PriorityClass | Pod) -> ClusterCache:
-    """Build a cache that has been shown two nodes, two queues, and these, and whose groups have been considered."""
+    """Build a cache with two nodes, two queues, and these objects, whose groups a plan has considered."""
     found = ClusterCache()
     for one in (*NODES, *QUEUES, *shown):
         show(found, one)
@@ -84,7 +84,7 @@ def refusal(found: ClusterCache, key: GroupKey = P.group) -> Reason | None:
     return group.refusal.reason if group.refusal else None
 
 
-# Promises -----------------------------------------------------------------------------------------------------------
+# Reservations -------------------------------------------------------------------------------------------------------
 
 
 def test_a_reservation_uses_the_same_resources_as_a_binding_and_the_binding_changes_no_sum() -> None:
@@ -400,7 +400,7 @@ def test_the_reservation_of_a_preemptible_pod_ends_when_it_is_made_non_preemptib
     assert (state(found), usage(found).allocated, found.drain_changes().bereft) == (None, NOTHING, {P.uid})
 
 
-# What kube-scheduler tells ------------------------------------------------------------------------------------------
+# Conditions of kube-scheduler ---------------------------------------------------------------------------------------
 
 
 def test_a_refusal_after_our_answer_ends_the_reservation_and_blocks_the_pod_until_it_is_accepted() -> None:
@@ -441,7 +441,7 @@ def test_a_pod_that_kube_scheduler_accepts_on_fewer_nodes_is_planned_again_with_
 
 
 def considered(found: ClusterCache) -> ClusterCache:
-    """Have a plan consider all who wait."""
+    """Let a plan consider all pending groups."""
     found.groups.unsettled.considered(list(found.groups.waiting()), found.changes.version)
     return found
 
@@ -506,7 +506,7 @@ def test_refused_nodes_of_a_pod_are_forgotten_with_the_pod() -> None:
     assert found.snapshot().refused == {}
 
 
-# Who takes part -----------------------------------------------------------------------------------------------------
+# Groups that take part ----------------------------------------------------------------------------------------------
 
 
 def test_a_podgroup_in_backoff_is_readmitted_with_every_node() -> None:
@@ -563,7 +563,7 @@ def test_a_podgroup_holds_the_resources_of_its_reservations_and_its_bound_pods()
     assert tuple(found.room.held_by(found.groups.pods(key)) for key in (G, P.group)) == (gpus(2, pods=2), NOTHING)
 
 
-# Asking -------------------------------------------------------------------------------------------------------------
+# Reading ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_schedulable_node_has_room_for_what_is_free_on_it() -> None:

@@ -1,4 +1,4 @@
-"""The cache about what comes next: who runs, what is being released, who waits for it, and which gangs are broken."""
+"""The cache about the near future: running pods, room being released, pods that wait for it, and broken gangs."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -61,7 +61,7 @@ def stale_since(found: ClusterCache, key: GroupKey = SPEC.key) -> float | None:
     return since
 
 
-# Who runs -----------------------------------------------------------------------------------------------------------
+# Running pods -------------------------------------------------------------------------------------------------------
 
 
 def test_a_snapshot_shows_the_podgroups_with_nodes_and_which_of_them_have_pending_pods() -> None:
@@ -109,7 +109,7 @@ def test_a_pod_with_a_reservation_has_no_start_time() -> None:
     assert found.snapshot().running[P.group].started_at is None
 
 
-# What is being released ---------------------------------------------------------------------------------------------
+# Room being released ------------------------------------------------------------------------------------------------
 
 
 def test_the_resources_of_a_terminating_pod_are_being_released_and_charged_until_it_is_gone() -> None:
@@ -142,7 +142,7 @@ def test_released_resources_on_a_schedulable_node_are_room_for_later() -> None:
     assert not found.room.is_free_later(N1, Load(gpus(8)))
 
 
-# Who waits for it ---------------------------------------------------------------------------------------------------
+# Pods that wait for it ----------------------------------------------------------------------------------------------
 
 
 def test_room_for_later_is_reserved_although_it_is_not_free_yet() -> None:

@@ -1,4 +1,4 @@
-"""The cache about nodes that are lost: what was promised there, what their pods hold, and what comes back with them."""
+"""The cache about lost nodes: their reservations, their pods, and both when the node is ready again."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_an_unreachable_node_is_not_ready_even_before_its_condition_says_so() ->
     assert not decode.node(raw).ready
 
 
-# What its pods hold ---------------------------------------------------------------------------------------------------
+# Their pods -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_capacity_of_a_node_that_is_not_ready_is_not_divided_and_its_pods_stay_charged() -> None:
@@ -168,7 +168,7 @@ def test_a_running_pod_on_a_lost_node_counts_for_its_gang_and_a_terminating_one_
 def test_a_change_of_a_node_recounts_no_pod_that_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     found, recounted = cache(NODE), list[str]()
     for number in range(100):
-        # On a dead node they stay for good, and their author may make any number of them.
+        # On a dead node they stay for good, and their author may create any number of them.
         found.apply_pod(replace(LEAVES, uid=PodUid(f"u{number}"), managed=False, self_placed=True))
     found.apply_pod(LEAVES)
     whole = found._settlement._recharge
@@ -185,7 +185,7 @@ def test_a_change_of_a_node_recounts_no_pod_that_is_not_charged(monkeypatch: pyt
     assert recounted == [LEAVES.uid] * 2
 
 
-# Who is suspended -----------------------------------------------------------------------------------------------------
+# Suspended groups -----------------------------------------------------------------------------------------------------
 
 
 def test_a_podgroup_with_a_suspended_owner_gets_no_reservations_until_it_is_resumed() -> None:

@@ -1,6 +1,6 @@
-"""The cache with parts of GPUs, whatever happens in whatever order: it shows what the facts say, not how they came.
+"""The cache with GPU shares: after any events in any order its state follows from the facts, not from their order.
 
-Two twins: one adds up the facts in plain loops, the other is a cache that is told the facts anew, in one order.
+Two twins: one adds up the facts in plain loops, the other is a new cache that gets the facts in one order.
 """
 
 from collections.abc import Callable, Iterable
@@ -49,12 +49,12 @@ health = st.sampled_from([Health.HEALTHY, Health.HEALTHY, Health.HEALTHY, Health
 
 
 def some(choose: Callable[["Parts"], Iterable[Any]]) -> st.SearchStrategy[Any]:
-    """Draw one of what the machine has; the rule's precondition says that there is any."""
+    """Draw one of the existing objects; the precondition of the rule says that there is one."""
     return st.runner().flatmap(lambda machine: st.sampled_from(list(choose(machine))))
 
 
 class Parts(RuleBasedStateMachine):
-    """Facts alone, as everybody who says something about GPUs has said them last."""
+    """The facts alone, as every source has reported them last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Parts(RuleBasedStateMachine):
         self.reports: dict[NodeName, tuple[GpuNode, float]] = {}
         self.silent: set[NodeName] = set()
         self.sizes: dict[NodeName, GpuNode] = {}
-        """The last report of each agent that could be relied upon."""
+        """The last report of each agent that could be trusted."""
         self.closed: set[tuple[NodeName, str]] = set()
         self.before: tuple[Any, ...] = ()
 
@@ -101,7 +101,7 @@ class Parts(RuleBasedStateMachine):
     @precondition(lambda self: self.unbound())
     @rule(uid=some(lambda self: self.unbound()), node=node_names, of=names, uuids=st.permutations(UUIDS))
     def pod_is_bound(self, uid: PodUid, node: NodeName, of: tuple[str, ...], uuids: list[str]) -> None:
-        """Bind it where it was promised, or anywhere by somebody else, with devices or without."""
+        """Bind it to its reserved node, or to any node by another scheduler, with devices or without."""
         held = self.held.pop(uid, None)
         at, devices = held[:2] if held else (node, of)
         if self.pods[uid].sharing is None:
@@ -138,7 +138,7 @@ class Parts(RuleBasedStateMachine):
         self.pods[pod.uid] = pod
         self.cache.apply_pod(pod)
 
-    # What the agents say
+    # Reports of the agents
 
     @rule(
         name=node_names,
@@ -183,7 +183,7 @@ class Parts(RuleBasedStateMachine):
         self.silent |= {name for name, (_, at) in self.reports.items() if at < self.now - TTL}
         self.cache.gpu_books.age(self.now - TTL)
 
-    # What we promise
+    # Our reservations
 
     @precondition(lambda self: self.nodes and self.promisable())
     @rule(uid=some(lambda self: self.promisable()), node=some(lambda self: self.nodes), of=names, now=st.booleans())
@@ -207,7 +207,7 @@ class Parts(RuleBasedStateMachine):
         self.closed ^= {(node, name)}
         (self.cache.gpu_books.close if (node, name) in self.closed else self.cache.gpu_books.reopen)(node, name)
 
-    # What is true at every moment
+    # Invariants
 
     @invariant()
     def every_gpu_is_charged_once(self) -> None:
@@ -246,7 +246,7 @@ class Parts(RuleBasedStateMachine):
             grew = any(amount > before[1].get(key, 0) for key, amount in room.items())
             assert not grew or self.cache.changes.relief > before[3]
 
-    # The facts, added up
+    # The sums of the facts
 
     def unbound(self) -> list[PodUid]:
         return [uid for uid, pod in self.pods.items() if pod.node is None and not pod.deleting]
@@ -266,7 +266,7 @@ class Parts(RuleBasedStateMachine):
         return of_pods | {pod.reserves for pod in self.reservations.values() if pod.node == node}
 
     def hold(self, node: NodeName, name: str, pods: list[Pod]) -> Hold:
-        """Say how a whole GPU is held."""
+        """Return how a whole GPU is held."""
         states = [self.held[pod.uid][2] for pod in pods if pod.uid in self.held]
         if ReservationState.PROMISED in states or any(pod.node and not pod.deleting for pod in pods):
             return Hold.KEPT
@@ -276,7 +276,7 @@ class Parts(RuleBasedStateMachine):
         return Hold.LEAVING
 
     def room(self, seen: Snapshot) -> dict[tuple[str, str], int]:
-        """Return how many whole GPUs and parts could still be given out, now and later, where work is taken."""
+        """Return how many whole GPUs and parts are free, now and later, on nodes that take pods."""
         found: dict[tuple[str, str], int] = {}
         for column, node in enumerate(seen.nodes.nodes):
             free = int(seen.free[2, column])
@@ -289,7 +289,7 @@ class Parts(RuleBasedStateMachine):
         return found
 
     def anew(self) -> ClusterCache:
-        """Tell all facts to another cache."""
+        """Give all facts to another cache."""
         cache = ClusterCache(overuse_tolerance_mib=50)
         for node, name in self.closed:
             cache.gpu_books.close(node, name)

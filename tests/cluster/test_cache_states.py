@@ -1,4 +1,4 @@
-"""The cache, whatever happens in whatever order: its sums and groups are those of adding everything up anew."""
+"""The cache after any events in any order: its sums and groups equal those computed from scratch."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,12 +88,12 @@ changes: st.SearchStrategy[dict[str, Any]] = st.one_of(
 
 
 def some(choose: Callable[["Anything"], Iterable[Any]]) -> st.SearchStrategy[Any]:
-    """Draw one of what the machine has; the rule's precondition says that there is any."""
+    """Draw one of the existing objects; the precondition of the rule says that there is one."""
     return st.runner().flatmap(lambda machine: st.sampled_from(list(choose(machine))))
 
 
 class Anything(RuleBasedStateMachine):
-    """What a cluster may do, beside a model that remembers facts alone and adds them up whenever it is looked at."""
+    """All events of a cluster, beside a model that stores only facts and adds them up at each read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Anything(RuleBasedStateMachine):
         self.queues: dict[QueueName, Queue] = {}
         self.specs: dict[GroupKey, GroupSpec] = {}
         self.values: dict[str, int] = {}
-        # In the order in which they came to their groups.
+        # In the order in which they joined their groups.
         self.pods: dict[PodUid, Pod] = {}
         # In the order of expiry.
         self.held: dict[PodUid, tuple[NodeName, ReservationState, int]] = {}
@@ -205,13 +205,13 @@ class Anything(RuleBasedStateMachine):
         self.take_back(on)
 
     def stays_in_queue(self, before: Pod, pod: Pod) -> bool:
-        """Whether a pod has its place, and nothing on it says in which queue it got that."""
+        """Whether a pod has its node, and nothing on it records the queue with which it was bound."""
         is_answered = pod.uid in self.held and self.held[pod.uid][1] is ReservationState.ANSWERED
         has_started = pod.node is not None or is_answered
         return before.managed and pod.managed and has_started and not before.bound_queue
 
     def as_bound(self, before: Pod, pod: Pod) -> Pod:
-        """Return a pod with what nothing changes any more since it was bound."""
+        """Return a pod with the fields that nothing changes after its binding."""
         if not before.bound_queue:
             return pod
         if before.node is None:
@@ -220,7 +220,7 @@ class Anything(RuleBasedStateMachine):
         return replace(pod, **{name: getattr(before, name) for name in fixed})
 
     def is_preemptible(self, pod: Pod) -> bool:
-        """Whether it is, or was when it was bound."""
+        """Whether it is preemptible, or was when it was bound."""
         return pod.started_preemptible if pod.node else pod.managed and self.terms(pod.group).preemptible
 
     def take_back(self, before: Mapping[GroupKey, GroupTerms]) -> None:
@@ -244,7 +244,7 @@ class Anything(RuleBasedStateMachine):
         if pod.node or (revocable and (moved or refused or pod.deleting)):
             self.held.pop(pod.uid, None)
 
-    # What we promise ------------------------------------------------------------------------------------------------
+    # Our reservations -----------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.nodes and any(self.promisable()))
     @rule(pod=some(lambda self: self.promisable()), node=some(lambda self: self.nodes), now=st.booleans())
@@ -293,7 +293,7 @@ class Anything(RuleBasedStateMachine):
     def topology_is_stated(self, level: str) -> None:
         self.cache.topologies.apply(Topology(name="t", levels=(level,)))
 
-    # What is learnt and decided -------------------------------------------------------------------------------------
+    # Findings and decisions -----------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.pods)
     @rule(pod=some(lambda self: self.pods.values()), refused=st.frozensets(node_names))
@@ -332,7 +332,7 @@ class Anything(RuleBasedStateMachine):
     def nobody_looks(self, changes: int) -> None:
         self.unseen = changes
 
-    # What is true at every moment -----------------------------------------------------------------------------------
+    # Invariants -----------------------------------------------------------------------------------------------------
 
     @invariant()
     def emptied_groups_are_forgotten(self) -> None:
@@ -380,7 +380,7 @@ class Anything(RuleBasedStateMachine):
         shared = attrgetter("nodes", "topologies", "refused", "shared", "blocked_devices")
         assert (shared(alone), alone.free.tolist()) == (shared(whole), whole.free.tolist())
 
-    # The model, added up anew ---------------------------------------------------------------------------------------
+    # The model, computed from scratch -------------------------------------------------------------------------------
 
     def promisable(self) -> Iterator[Pod]:
         binding = self.held.keys() - self.promised()
@@ -402,7 +402,7 @@ class Anything(RuleBasedStateMachine):
         return [pod for pod in self.counted() if pod.managed and pod.group == key]
 
     def counted(self) -> list[Pod]:
-        """Return the pods as they count: one with a node and no note of its queue holds what there is at most."""
+        """Return the pods as they count: one with a node and no recorded queue holds at most what exists."""
         nodes = (
             (pod, None if pod.bound_queue or not pod.node else self.nodes.get(pod.node)) for pod in self.pods.values()
         )
@@ -442,7 +442,7 @@ class Anything(RuleBasedStateMachine):
                 yield Charge(pod.request, pod.node, pod.queue if is_paid else None)
 
     def is_unpaid(self, pod: Pod) -> bool:
-        """Whether a pod is leaving a node on which nobody can end it."""
+        """Whether a pod is terminating on a node on which no component can end it."""
         place = self.place(pod)
         return pod.deleting and place is not None and not (place in self.nodes and self.nodes[place].ready)
 
@@ -492,7 +492,7 @@ class Anything(RuleBasedStateMachine):
         return form(key, self.specs.get(key), found, self.terms(key), self.aside.get(key))
 
     def standings(self) -> dict[GroupKey, Any]:
-        """Return all that the status of a group is made of."""
+        """Return everything from which the status of a group is made."""
         groups, keys = self.groups(), {*self.keys(), *self.specs}
         places = {key: [(pod, self.place(pod)) for pod in self.members(key)] for key in keys}
         return {key: (self.specs.get(key), groups.get(key), places[key]) for key in keys}

@@ -1,4 +1,4 @@
-"""Charges: what pods hold and wait for, summed on nodes, in queues and outside all queues."""
+"""Charges: what pods hold and request, summed on nodes, in queues and outside all queues."""
 
 from collections.abc import Iterable, Mapping
 
@@ -68,7 +68,7 @@ def test_a_new_charge_replaces_the_old_one() -> None:
 
 
 def test_a_queue_whose_pods_are_all_gone_is_forgotten() -> None:
-    # Queue names come from labels that tenants write: sums of nothing would pile up for ever.
+    # Queue names are labels that tenants write: empty sums would accumulate for ever.
     found = charges(x=Charge(gpus(1), N1, Q), y=Charge(gpus(1), None, R))
 
     found.set(X, None)
@@ -103,7 +103,8 @@ def test_an_overcommitted_node_has_a_negative_free_amount() -> None:
 
 
 def test_only_pods_without_a_queue_on_schedulable_nodes_reduce_the_capacity() -> None:
-    # What is not Ready is not divided: subtracting its pods from the rest would take them away twice.
+    # The capacity of a node that is not ready is not divided: subtracting its pods from the rest would count them
+    # twice.
     nodes = given.node("n1"), given.node("n2", ready=False)
 
     found = charges(*nodes, x=Charge(gpus(1), N1, None), y=Charge(gpus(2), N2, None), z=Charge(gpus(4), N1, Q))

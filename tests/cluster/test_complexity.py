@@ -1,4 +1,4 @@
-"""What an event costs must not depend on how large the cluster is, nor a list on more than its length: in counts."""
+"""The cost of an event does not depend on the size of the cluster, nor that of a list on more than its length."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tests import given
 from tests.cluster.steps import entries, steps
 
 FEW, MANY = 60, 240
-"""Four times as many: what looks at all of them takes several times as long, what copies a bucket does not."""
+"""Four times as many: a scan of all takes several times as long, a copy of a bucket does not."""
 
 ALIKE = 1.2
 LINEAR = 4.4
@@ -39,7 +39,7 @@ def node(number: int, **more: Any) -> Node:
 
 
 def lone(number: int) -> Pod:
-    """Every other one runs."""
+    """Every second pod runs."""
     pod = given.pod(f"p{number}", queue=f"q-{number}")
     return replace(pod, node=NodeName(f"n{number}")) if number % 2 else pod
 
@@ -50,7 +50,7 @@ def half(number: int) -> Pod:
 
 
 def filled(size: int) -> ClusterCache:
-    """Return a cache of so many nodes, agents, queues, pods alone and pods with half a GPU."""
+    """Return a cache with this number of nodes, agents, queues, single pods and pods with half a GPU."""
     cache = ClusterCache()
     for number in range(size):
         cache.apply_node(node(number))

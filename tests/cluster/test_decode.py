@@ -1,4 +1,4 @@
-"""What the decoder makes of a pod: what it asks for, whose it is, where it may go, what has become of it."""
+"""The decoder of pods: requests, ownership, constraints and state."""
 
 from copy import deepcopy
 from typing import Any
@@ -63,7 +63,7 @@ def test_a_shrinking_resize_releases_nothing_before_it_is_done() -> None:
 
 
 def resized(asked: str, held: str | None, done: str, *, reason: str = "") -> Raw:
-    """Return the status of a container, and of a pod, whose resize the kubelet judges so."""
+    """Return the status of a container, and of a pod, with this judgement of the kubelet on its resize."""
     allocated = {"allocatedResources": {"cpu": held}} if held else {}
     conditions = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
     return allocated | {"resources": {"requests": {"cpu": done}}, "conditions": conditions, "asked": asked}
@@ -353,7 +353,7 @@ def test_task_priority_and_subgroup_are_read_from_labels() -> None:
     assert "is not an integer" in labelled(**{"kai.scheduler/task-priority": "1_0"}).problem
 
 
-# -- where it may go
+# -- constraints
 
 
 def test_selector_affinity_and_tolerations_become_one_shared_constraint() -> None:
@@ -411,7 +411,7 @@ def test_a_label_is_compared_to_any_value_that_is_an_integer_and_a_label_value(b
     assert not pod(affinity=affinity).problem
 
 
-# -- what has become of it
+# -- state
 
 
 def test_a_refusal_of_leeboard_is_recognized_by_its_phrase() -> None:

@@ -1,4 +1,4 @@
-"""No content whatever makes the decoder raise: it becomes a problem in words, or the object has no identity."""
+"""No content makes the decoder raise: it becomes a problem with a message, or the object has no identity."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -144,7 +144,7 @@ def test_any_json_is_decoded_or_refused(raw: object) -> None:
 
 
 def _paths(value: object, above: tuple[str | int, ...] = ()) -> list[list[str | int]]:
-    """Return the path of every field, however deep."""
+    """Return the path of every field, at any depth."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path for key, inner in items for path in ([*above, key], *_paths(inner, (*above, key)))]
 

@@ -1,4 +1,4 @@
-"""What of a GpuNode is read for people and for judging use; devices and holders are read with the books' own tests."""
+"""The fields of a GpuNode for users and for judging usage; devices and holders are tested with the cache of GPUs."""
 
 import numpy as np
 

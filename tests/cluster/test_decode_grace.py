@@ -1,4 +1,4 @@
-"""For how long a PodGroup may be stale, as its owner writes it."""
+"""The grace period of a stale PodGroup, as its owner writes it."""
 
 from typing import Any
 

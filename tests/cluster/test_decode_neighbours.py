@@ -1,4 +1,4 @@
-"""What the decoder makes of inter-pod affinity: what a pod says of its own kind, and nothing else."""
+"""The decoder of inter-pod affinity: only terms about replicas of the pod itself are read."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the decoder makes of nodes, queues, PodGroups and priority classes."""
+"""The decoder of nodes, queues, PodGroups and priority classes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Encode: the status of queues and PodGroups, as their owners read it."""
+"""The status of queues and PodGroups, as their owners read it."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is stored for an autoscaler, where people read it."""
+"""Objects for an autoscaler, as users read them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A pod with more of something than anybody needs: refused in one sentence, charged where it runs, cheap to look at."""
+"""A pod with excessive entries is refused with a message, charged where it runs, and cheap to check."""
 
 from typing import Any
 

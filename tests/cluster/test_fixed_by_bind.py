@@ -1,4 +1,4 @@
-"""Nothing that the owner of a running pod may write changes what is charged for it, before or after a restart."""
+"""No field that the owner of a running pod may write changes its charge, before or after a restart."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,9 +35,9 @@ ANNOTATIONS: dict[str, list[str]] = {
     "gpu-fraction-container-name": ["other"],
     "mps": ["true"],
 }
-"""Every label and annotation that is read from a pod and is not ours, with what may be written."""
+"""Every label and annotation of others that is read from a pod, with possible values."""
 GUARDED = {"pod-group-name"}
-"""Those that a policy guards after bind: after a restart they are believed."""
+"""Those that a policy protects after bind: they are believed after a restart."""
 
 BOUND: Raw = {"leeboard.dev/queue": "q", "leeboard.dev/preemptible": "true"}
 SHARES: Raw = BOUND | {"leeboard.dev/devices": "GPU-1", "leeboard.dev/device-groups": "g1"}
@@ -91,7 +91,7 @@ def member_of_another_queue(number: int) -> Pod:
 
 
 def books(found: ClusterCache) -> object:
-    """Return what is charged: to queues, to the node, and of the shared GPU."""
+    """Return what is charged: to queues, to the node, and to the shared GPU."""
     part = found.gpus.parts.of(PodUid("u1"))
     queues = {name: used for name, used in found.charges.usage().items() if used.requested.pods}
     names = found.gpus.shared(NodeName("n1"))
@@ -139,7 +139,7 @@ def test_the_first_seen_value_of_bind_counts_where_no_policy_protects_it(pod: st
 
 
 class Recorded(dict[str, Any]):
-    """A mapping that remembers the keys it was asked for."""
+    """A mapping that records the keys that were read."""
 
     def __init__(self, entries: Raw) -> None:
         super().__init__(entries)
@@ -171,7 +171,7 @@ def test_every_label_and_annotation_that_is_read_is_among_those_edited_above(nod
         for name, entry in entries.items():
             asked[name] |= {key for key in entry.asked if not key.startswith(PREFIX)}
 
-    # The last is read of reservation pods alone, in a namespace of ours.
+    # The last one is read only from reservation pods, in a namespace of Leeboard.
     read = {name: keys - {"run.ai/reserve_for_gpu_index"} for name, keys in asked.items()}
     assert (read["labels"] - LABELS.keys(), read["annotations"] - ANNOTATIONS.keys()) == (set(), set())
     assert LABELS.keys() == read["labels"]

@@ -1,4 +1,4 @@
-"""Frozen groups: what is handed out stays as it was, whatever changes afterwards, and costs next to nothing."""
+"""Frozen groups: a returned mapping does not change later, and costs almost nothing."""
 
 from hypothesis import given as for_all
 from hypothesis import settings

@@ -1,4 +1,4 @@
-"""What is remembered of the GPUs of every node: reports, parts, reservation pods, and what follows from them."""
+"""The known facts about the GPUs of every node: reports, shares, reservation pods, and the results."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ def state(found: Gpus) -> GpuState | None:
     return known.state if known else None
 
 
-# What the agents say
+# Reports of the agents
 
 
 def test_a_heartbeat_is_no_change_and_keeps_the_agent_trusted() -> None:
@@ -131,7 +131,7 @@ def test_an_agent_adds_the_smallest_gpu_memory_rounded_to_steps_to_its_node() ->
     assert facts_of(report()) == AgentFacts()
 
 
-# Parts and reservation pods
+# GPU shares and reservation pods
 
 
 def test_a_change_is_reported_once() -> None:
@@ -194,7 +194,7 @@ def test_a_closed_gpu_is_open_again_when_its_removal_is_cancelled() -> None:
     found.reopen(A, "g")
 
 
-# Asking
+# Reading
 
 
 def test_a_pod_names_which_of_its_gpus_are_not_ready() -> None:
@@ -246,7 +246,7 @@ def sized(*sizes: int) -> ClusterCache:
 
 
 def asks(cache: ClusterCache, mib: int = 1000) -> int:
-    """Let a pod wait that asks for memory; return what its queue is asked for."""
+    """Create a pending pod with a request by memory; return the amount requested in its queue."""
     pod = given.pod("m", gpus=0, sharing=Sharing(memory_mib=mib))
     cache.apply_pod(pod)
     return requested(cache)
@@ -306,7 +306,7 @@ def test_gpus_keep_their_size_while_their_agent_is_silent_or_cannot_read_them() 
 
 def test_thousands_of_nodes_build_no_table_each(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, built = ClusterCache(), list[None]()
-    # The table is built by a static method, which is nobody's collaborator.
+    # The table is built by a static method, which no collaborator owns.
     monkeypatch.setattr(NodeTable, "of", staticmethod(lambda _: built.append(None)))
 
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Groups: what a PodGroup is, formed from its object and its pods, and why it cannot start."""
+"""Groups: a PodGroup formed from its object and its pods, and why it cannot start."""
 
 from dataclasses import replace
 from typing import Any
@@ -106,7 +106,7 @@ def test_a_running_gang_waits_for_no_other_pods() -> None:
 
 
 def test_pods_that_are_being_deleted_no_longer_count_for_their_gang() -> None:
-    # A gang that is restarted: the old pods still hold their places while the new ones arrive.
+    # A gang that is restarted: the old pods still hold their nodes while the new ones are created.
     old = [replace(pod, uid=PodUid(f"uid-old-{pod.name}"), deleting=True) for pod in (A, B)]
     places = {pod.uid: ON_NODE for pod in old}
 

@@ -1,4 +1,4 @@
-"""How the devices of a node reach each other, as far as each of them says."""
+"""The connections between the devices of a node, as far as each device reports them."""
 
 from typing import Any
 

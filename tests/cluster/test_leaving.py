@@ -1,4 +1,4 @@
-"""Pods whose eviction is ordered leave from that moment on, whatever the watch shows meanwhile."""
+"""Pods whose eviction is ordered count as terminating from that moment on, whatever the watch shows meanwhile."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ POD = replace(given.pod("p", gpus=2), node=N1)
 
 
 def told() -> ClusterCache:
-    """Build a cache in which a pod that runs on a node of 8 GPUs has been told to leave."""
+    """Build a cache in which a pod that runs on a node of 8 GPUs is marked for eviction."""
     cache = ClusterCache()
     cache.apply_node(given.node("n1"))
     cache.apply_queue(given.queue("q"))
@@ -22,7 +22,7 @@ def told() -> ClusterCache:
 
 
 def room(cache: ClusterCache) -> tuple[int, int]:
-    """Return how many GPUs are free, and how many are being freed."""
+    """Return how many GPUs are free, and how many are being released."""
     snapshot = cache.snapshot()
     releasing = 0 if snapshot.releasing is None else int(snapshot.releasing[GPU, 0])
     return int(snapshot.free[GPU, 0]) // 1000, releasing // 1000

@@ -1,4 +1,4 @@
-"""Membership: which pods belong to which group, and which groups wait."""
+"""Membership: which pods belong to which group, and which groups are pending."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -315,7 +315,7 @@ def test_a_pod_that_does_not_exist_yet_is_shown_in_the_podgroup_it_would_have() 
     assert waiting(found) == {}
 
 
-# Close to whom -------------------------------------------------------------------------------------------------------
+# Topology constraints ------------------------------------------------------------------------------------------------
 
 IN_A_ZONE, IN_A_RACK = (TopologyConstraint("t", required=level) for level in ("zone", "rack"))
 PREFERS_A_RACK = TopologyConstraint("t", preferred="rack")

@@ -1,4 +1,4 @@
-"""The tree of queues as a whole: what is missing, goes in circles or hangs below something invalid."""
+"""The tree of queues as a whole: missing parents, cycles, and queues below an invalid one."""
 
 from dataclasses import replace
 
@@ -74,10 +74,10 @@ def test_the_message_about_a_long_cycle_stays_short() -> None:
 
 
 def test_a_chain_of_many_thousand_queues_is_checked_without_recursion_or_delay() -> None:
-    # From the leaf up, judging each queue anew would take more than a billion steps.
+    # From the leaf up, checking each queue again would take more than a billion steps.
     chain = [queue(f"q{number}", f"q{number - 1}" if number else None) for number in reversed(range(50_000))]
 
-    # Those at the top alone are valid: a tree has a limited depth.
+    # Only the queues at the top are valid: a tree has a limited depth.
     assert [name for name, problem in problems(*chain).items() if not problem] == [f"q{n}" for n in reversed(range(32))]
 
 

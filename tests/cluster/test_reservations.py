@@ -1,4 +1,4 @@
-"""Reservations: what is held for which pod, until when, and how far its binding is."""
+"""Reservations: what is held for which pod, until when, and the state of its binding."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How the GPUs of a node stand, by what pods hold, what reserves them and what the agent says."""
+"""The state of the GPUs of a node, from pods, reservation pods and the report of the agent."""
 
 import pytest
 
@@ -14,7 +14,7 @@ R, STRANGER = reservation("r"), given.pod("stranger", node=A)
 RUNS, WAITS = part("p", uuids=["u1"]), part("w", hold=Hold.AWAITED)
 ALL_IS_WELL = report(device("u1", R), device("u2"))
 
-# How far it can be relied upon
+# How reliable it is
 
 
 def test_a_node_without_agent_and_shares_has_nothing_to_report() -> None:
@@ -104,7 +104,7 @@ def test_a_gpu_with_only_a_terminating_reservation_pod_is_closing() -> None:
     assert gpu(reservation(deleting=True), agent=ALL_IS_WELL).state is GpuState.CLOSING
 
 
-# What is free of it
+# Free amounts
 
 
 def test_shares_are_counted_by_the_state_of_their_pods() -> None:
@@ -220,7 +220,7 @@ def test_a_node_with_a_contested_gpu_gives_no_whole_gpus() -> None:
     assert (found.blocked, found.reasons) == (2, ("shared GPU g: its reservation pod is gone",))
 
 
-# What is relief
+# Released capacity
 
 
 QUIET = node(RUNS, R, agent=ALL_IS_WELL)

@@ -1,4 +1,4 @@
-"""Who asks for parts of GPUs, by node."""
+"""The pods with GPU shares, by node."""
 
 from app.cluster.gpus.sharers import Sharers
 from app.model.names import NodeName, PodUid

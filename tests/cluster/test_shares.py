@@ -1,4 +1,4 @@
-"""What a pod is told of the GPUs that it shares."""
+"""The environment of a pod about its shared GPUs."""
 
 import pytest
 

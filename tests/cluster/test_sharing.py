@@ -1,4 +1,4 @@
-"""What the annotations of a pod ask for of shared devices."""
+"""Requests for shared GPUs in the annotations of a pod."""
 
 from collections.abc import Mapping
 

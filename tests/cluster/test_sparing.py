@@ -1,4 +1,4 @@
-"""What decoding keeps of pods that were never stored: anybody may ask admission about as many as they like."""
+"""What decoding keeps of pods that were never stored: any user may send admission any number of them."""
 
 import tracemalloc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""When a gang is called stale, and when nobody can say that it is."""
+"""When a gang is stale, and when this cannot be known."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ def staleness() -> Staleness:
 
 
 def stale_since(formed: Staleness, *, spec: GroupSpec = SPEC, now: float = 10.0) -> float | None:
-    """Form the broken gang, let the clock be told, and return since when it is stale."""
+    """Form the broken gang, read the clock, and return since when it is stale."""
     formed.timed(BROKEN.key, BROKEN, spec)
     formed.age(now)
     return formed.since().get(BROKEN.key)

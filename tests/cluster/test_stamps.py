@@ -1,4 +1,4 @@
-"""What a pod was bound with counts until it ends, whatever is written on it, its owner or its PodGroup later."""
+"""The recorded terms of a binding count until the pod ends, whatever is written on the pod, owner or PodGroup."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def cache(*pods: Pod, spec: GroupSpec | None = None) -> ClusterCache:
 
 
 def paying(found: ClusterCache) -> dict[str, int]:
-    """Return the GPUs that each queue pays for."""
+    """Return the GPUs that each queue is charged for."""
     return {
         name: usage.allocated.gpu_milli // 1000 for name, usage in found.charges.usage().items() if usage != Usage()
     }

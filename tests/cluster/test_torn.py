@@ -1,4 +1,4 @@
-"""Since when a gang counts as bound in part."""
+"""Since when a gang counts as partially bound."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ LAST_BOUND = 20.0
 
 
 def since(torn: TornSince, group: PodGroup, *, now: float, spec: GroupSpec = SPEC) -> float | None:
-    """Form the group, tell the time, and form it again."""
+    """Form the group, read the clock, and form it again."""
     torn.timed(group, spec, lambda: LAST_BOUND)
     torn.age(now)
     formed = torn.timed(group, spec, lambda: LAST_BOUND)

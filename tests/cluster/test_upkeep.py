@@ -1,4 +1,4 @@
-"""What a shared GPU needs, row by row of the table of failures: a reservation pod, one less, or its pods gone."""
+"""What a shared GPU needs, row by row of the table of failures: a reservation pod, one less, or evictions."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def dismissed(found: list[Need]) -> dict[PodUid, str]:
     return {each.pod: each.message for each in found if isinstance(each, Dismiss)}
 
 
-# Nobody has a part of it
+# No pod has a share of it
 
 
 def test_a_reservation_pod_is_kept_while_a_pod_may_still_use_it() -> None:
@@ -35,7 +35,7 @@ def test_a_terminating_reservation_pod_is_not_removed_again() -> None:
     assert needed(reservation(deleting=True), is_over=True) == []
 
 
-# Somebody waits for it
+# A pod waits for it
 
 
 def test_a_reservation_pod_is_created_once_the_room_for_it_is_free() -> None:
@@ -56,7 +56,7 @@ def test_of_two_reservation_pods_before_any_pod_runs_the_one_with_a_device_stays
     assert needed(WAITS, R, R1, agent=report(device("u1"))) == []
 
 
-# Pods run on it, and all is well
+# Pods run on it without a problem
 
 
 def test_nothing_is_needed_while_all_sources_agree() -> None:
@@ -104,7 +104,7 @@ def test_the_next_reservation_pod_waits_for_the_device_of_the_last() -> None:
     assert needed(RUNS, R, agent=report(device("u1"), device("u2"))) == []
 
 
-# Another device was given
+# The reservation pod got another device
 
 
 def test_another_reservation_pod_is_tried_while_the_first_keeps_its_device() -> None:

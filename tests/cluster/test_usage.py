@@ -1,4 +1,4 @@
-"""Past usage: what adds up, how it fades, and how it is taken over."""
+"""Past usage: how it adds up, how it decays, and how it is read back."""
 
 import math
 from datetime import UTC, datetime
@@ -34,14 +34,14 @@ def of(one: UsageHistory, name: QueueName = A) -> Tally:
 
 
 def spent(one: UsageHistory, held: dict[QueueName, Sums], *, since: int, until: int) -> UsageHistory:
-    """Let queues hold the same from one moment to another, and tell."""
+    """Let queues hold the same from one moment to another, and report."""
     one.see(since, held, CLUSTER)
     one.see(until, held, CLUSTER)
     one.tell()
     return one
 
 
-# What adds up
+# Sums
 
 
 def test_a_queue_that_held_half_the_cluster_since_the_first_measurement_has_used_half() -> None:
@@ -109,7 +109,7 @@ def test_many_measurements_add_up_to_the_same_as_one(steps: list[int], gpu_milli
 
     for each in (many, one):
         each.tell()
-    # One unit of rounding a look, and what floats lose.
+    # One unit of rounding per measurement, and the error of floats.
     assert of(many).used[2] == pytest.approx(of(one).used[2], rel=1e-9, abs=len(steps))
     assert of(many).capacity == pytest.approx(of(one).capacity, rel=1e-9, abs=len(steps))
 
@@ -146,7 +146,7 @@ def test_the_planner_is_informed_after_a_relevant_change_and_statuses_always() -
     assert one.past() != known
 
 
-# What is not known
+# Unknown time
 
 
 def test_unobserved_time_counts_for_no_queue() -> None:
@@ -188,11 +188,11 @@ def test_a_deleted_queue_is_forgotten() -> None:
     assert set(known.usage_micro) == {A, B}
 
 
-# What a status tells
+# Contents of a status
 
 
 def restarted(one: UsageHistory, *names: QueueName, now_ms: int) -> UsageHistory:
-    """Return the history of a process that knows nothing but what statuses say."""
+    """Return the history of a process that knows only what statuses say."""
     other = history()
     for name in names:
         tally, problem = decode.tally(raw(status_fields.usage(of(one, name)), name))
@@ -335,6 +335,6 @@ def test_the_decay_of_a_period_is_computed_once_for_all_queues(monkeypatch: pyte
         found.see(START_MS + step * DAY_MS, held, CLUSTER)
         found.tell()
 
-    # At the first look nothing has been seen, and the capacity is of no time.
+    # At the first measurement there is no usage, and the capacity has no duration.
     assert len(times) <= 2 + 1 + 1
     assert {of(found, name).used for name in held} == {of(found, QueueName("q0")).used}
