@@ -1,4 +1,4 @@
-"""Writes GpuNodes as the node agents would: each with its own pod's token, where their service account exists."""
+"""Writes GpuNodes as the node agents would: each with the token of its own pod, if their service account exists."""
 
 import ssl
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ _numbers = count()
 
 
 class Agents:
-    """A client for each node; an administrator's where the agents' service account is not installed."""
+    """A client for each node; an administrator's client if the service account of the agents is not installed."""
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
         self._admin = bed.api()
         self._clients: dict[str, Api] = {}
-        # What could not be written, in the order of time; only `publish_all` appends to it.
+        # Failed writes, in the order of time; only `publish_all` appends to it.
         self.failures: list[Exception] = []
 
     def close(self) -> None:
@@ -33,7 +33,7 @@ class Agents:
         self._admin.close()
 
     def publish_all(self, reports: Iterable[tuple[str, Object]]) -> set[str]:
-        """Write the status of each node; return the nodes to try again, as the API server was away."""
+        """Write the status of each node; return the nodes to try again because the API server was unavailable."""
         return {node for node, status in reports if not self._is_published(node, status)}
 
     def _is_published(self, node: str, status: Object) -> bool:
@@ -49,17 +49,17 @@ class Agents:
         try:
             self._write(node, status)
         except ApiError as refused:
-            # A node that has gone takes its agent with it.
+            # A deleted node removes its agent.
             if self._admin.find(f"{NODES}/{node}") is None:
                 return
             if refused.status != httpx.codes.UNAUTHORIZED or node not in self._clients:
                 raise
-            # The agent's pod was deleted; a DaemonSet would start another.
+            # The pod of the agent was deleted; a DaemonSet would start another.
             self._clients.pop(node).close()
             self._write(node, status)
 
     def _write(self, node: str, status: Object) -> None:
-        """Write the status of a node's GpuNode, which is made where there is none, or none any more."""
+        """Write the status of a node's GpuNode, which is created if it does not exist."""
         api, path = self._client(node), f"{GPU_NODES}/{node}/status"
         try:
             api.patch(path, {"status": status})

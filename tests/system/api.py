@@ -11,7 +11,7 @@ import httpx
 from tests.system.waiting import eventually
 
 Object = dict[str, Any]
-"""A Kubernetes object as JSON; tests look at whatever they like."""
+"""A Kubernetes object as JSON; tests read any field."""
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -25,7 +25,7 @@ PROFILE = "kai-scheduler"
 QUEUE_LABEL = "kai.scheduler/queue"
 POD_GROUP_ANNOTATION = "pod-group-name"
 RUN_FOR = "simulation.example.com/run-for"
-"""Our own kwok stage ends a pod after this long (a Go duration)."""
+"""Our own kwok stage ends a pod after this time (a Go duration)."""
 
 NAMESPACED = {"Pod", "Job", "PodGroup", "Lease", "ConfigMap", "Secret", "ServiceAccount", "Role", "RoleBinding"}
 NAMESPACED |= {"Deployment", "ReplicaSet", "Service", "PodDisruptionBudget", "Event"}
@@ -33,7 +33,7 @@ WRITERS = 16
 
 
 class ApiError(AssertionError):
-    """The API server refused a request; the message carries its own words."""
+    """The API server refused a request; the error has the message of the API server."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.status = response.status_code
@@ -50,7 +50,7 @@ class Api:
             base_url=url,
             verify=verify,
             headers={"Authorization": f"Bearer {token}", "User-Agent": "leeboard-tests/1"},
-            # No expiry of idle connections: one thread would close what another has just been given (httpcore #1110).
+            # Idle connections do not expire: one thread would close what another has just been given (httpcore #1110).
             limits=httpx.Limits(max_connections=WRITERS, max_keepalive_connections=WRITERS, keepalive_expiry=None),
             timeout=30.0,
             trust_env=False,
@@ -79,11 +79,11 @@ class Api:
         return self.call("GET", path)
 
     def text(self, path: str) -> str:
-        """Read what is no JSON."""
+        """Read a text that is not JSON."""
         return self._http.get(path).raise_for_status().text
 
     def find(self, path: str) -> Object | None:
-        """Read one object, or nothing where there is none."""
+        """Read one object, or return None if it does not exist."""
         response = self._http.get(path)
         return None if response.status_code == httpx.codes.NOT_FOUND else self._answer(response)
 
@@ -93,7 +93,7 @@ class Api:
         return items
 
     def create(self, item: Object) -> Object:
-        """Create one object where its kind and namespace say."""
+        """Create one object at the path of its kind and namespace."""
         return self.call("POST", collection_of(item), body=item)
 
     def create_all(self, items: Iterable[Object]) -> list[Object]:
@@ -102,7 +102,7 @@ class Api:
             return list(pool.map(self.create, items))
 
     def apply(self, item: Object, **more: str) -> Object:
-        """Create or change an object so that it looks as given (server-side apply); `more` goes into the query."""
+        """Create or change an object to equal the given one (server-side apply); `more` is added to the query."""
         path = f"{collection_of(item)}/{item['metadata']['name']}"
         query = {"fieldManager": "leeboard-tests", "force": "true", **more}
         # A JSON document is a YAML document.
@@ -115,7 +115,7 @@ class Api:
         return self._answer(self._http.patch(path, json=body, headers=headers))
 
     def delete(self, path: str) -> None:
-        """Delete one object with the grace its kubelet would give; nothing happens where there is none."""
+        """Delete one object with the grace period of its kubelet; a missing object is no error."""
         response = self._http.delete(path)
         if response.status_code != httpx.codes.NOT_FOUND:
             self._answer(response)
@@ -141,9 +141,9 @@ class Api:
         )
 
     def bound_pods(self, **query: str) -> dict[str, str]:
-        """Return pod name -> node of every pod that has one, but the agents of the nodes.
+        """Return pod name -> node of every bound pod except the agents of the nodes.
 
-        The service account that makes agents come stays when a file of tests has installed it.
+        The service account of the agents stays when a file of tests has installed it.
         """
         pods = (pod for pod in self.items(PODS, **query) if pod["metadata"]["namespace"] != INSTALLED_IN)
         return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
@@ -188,7 +188,7 @@ def collection_of(item: Object) -> str:
 
 
 def path_of(collection: str, item: Object) -> str:
-    """Return the path of an object that a list over all namespaces has shown."""
+    """Return the path of an object from a list over all namespaces."""
     name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
     root, _, plural = collection.rpartition("/")
     return f"{root}/namespaces/{namespace}/{plural}/{name}" if namespace else f"{collection}/{name}"
@@ -201,13 +201,13 @@ def _plural(kind: str) -> str:
     return f"{lower[:-1]}ies" if lower.endswith("y") else f"{lower}s"
 
 
-# -- builders: the smallest object the API server takes, in KAI's names
+# -- builders: the smallest object the API server accepts, in KAI's names
 
 
 def gpu_node(
     name: str, *, gpus: int = 8, cpu: str = "64", memory: str = "256Gi", labels: Mapping[str, str] | None = None
 ) -> Object:
-    """Build a Ready node; the API server accepts a node's status at creation."""
+    """Build a Ready node; the API server accepts the status of a node at creation."""
     resources = {"cpu": cpu, "memory": memory, "pods": "250", "ephemeral-storage": "1Ti"}
     own_labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     if gpus:
@@ -294,7 +294,7 @@ def gang(name: str, *, size: int, queue: str, gpus: int = 1, min_member: int | N
 def queue(
     name: str, *, parent: str | None = None, deserved: int = -1, limit: int = -1, over_quota_weight: int = 1
 ) -> Object:
-    """Build a KAI Queue that divides GPUs and leaves CPU and memory open; -1 is KAI's word for unlimited."""
+    """Build a KAI Queue that divides GPUs and leaves CPU and memory unlimited; -1 means unlimited in KAI."""
     open_resource = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
     gpu = {"quota": deserved, "limit": limit, "overQuotaWeight": over_quota_weight}
     return {

@@ -1,4 +1,4 @@
-"""A cluster in the secure profile with a tenant who means no good: what was given to whom, before and after."""
+"""A cluster in the secure profile with a malicious tenant: what was assigned to each pod, before and after."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,7 @@ from tests.system.tenants import TEAM, allow, settle, subject
 from tests.system.waiting import eventually
 
 OTHER_TEAM = "team-b"
-"""A queue that is not the tenant's."""
+"""A queue that the tenant may not use."""
 TEAM_PODS = f"/api/v1/namespaces/{TEAM}/pods"
 GPU_MILLI = 1000
 
@@ -34,23 +34,23 @@ def team_pod(**more: object) -> Object:
 
 
 def path_of(made: Object) -> str:
-    """Return where a pod is."""
+    """Return the path of a pod."""
     return f"/api/v1/namespaces/{made['metadata']['namespace']}/pods/{made['metadata']['name']}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacked:
-    """The cluster as its administrator and its tenant see it, and Leeboard's own ports."""
+    """The cluster as seen by its administrator and its tenant, and Leeboard's own ports."""
 
     api: Api
     tenant: Api
     extender: str
     operations: str
     reading: Mapping[str, str]
-    """Headers of an administrator who reads what Leeboard tells."""
+    """Headers of an administrator who reads Leeboard's ports."""
 
     def furnish(self) -> None:
-        """Add what a test starts from: the queues, and one node with eight GPUs."""
+        """Create the initial objects of a test: the queues, and one node with eight GPUs."""
         for item in documents(DEFAULT_QUEUES):
             self.api.apply(item)
         for team in (TEAM, OTHER_TEAM):
@@ -67,14 +67,14 @@ class Attacked:
         return {item["name"]: item["allocated"]["gpuMilli"] for item in answer["items"]}
 
     def known(self, made: Object) -> Object:
-        """Return what Leeboard says of a pod; nothing while it has not seen it."""
+        """Return what Leeboard reports of a pod; nothing while it has not seen it."""
         place = f"{made['metadata']['namespace']}/{made['metadata']['name']}"
         answer = httpx.get(f"{self.operations}/api/v1/pods/{place}", headers=self.reading, timeout=5.0)
         found: Object = {} if answer.status_code == httpx.codes.NOT_FOUND else answer.raise_for_status().json()
         return found
 
     def reason_of(self, made: Object) -> str:
-        """Wait until Leeboard says why a pod waits; return the reason."""
+        """Wait until Leeboard gives the reason why a pod is pending; return the reason."""
 
         def why() -> str:
             return str((self.known(made).get("why") or {}).get("reason", ""))
@@ -87,13 +87,13 @@ class Attacked:
         eventually(self.ledger, until=lambda seen: seen == wanted, within_s=20, what=f"the ledger shows {wanted}")
 
     def serve(self, **more: object) -> Object:
-        """Have an honest pod of the tenant placed: whatever came before it has been looked at by then."""
+        """Let an honest pod of the tenant be scheduled: everything before it has been processed by then."""
         honest = self.tenant.create(team_pod(queue=TEAM, **more))
         self.wait_for_node(honest)
         return honest
 
     def node_of(self, made: Object) -> str:
-        """Return the node that a pod has, or nothing."""
+        """Return the node of a pod, or nothing."""
         return str(self.api.get(path_of(made))["spec"].get("nodeName", ""))
 
     def wait_for_node(self, made: Object) -> str:
@@ -102,7 +102,7 @@ class Attacked:
 
     @contextmanager
     def nothing_taken(self) -> Iterator[None]:
-        """Check that the ledger afterwards shows what it showed before, and what an honest pod got since."""
+        """Check that the ledger shows what it showed before, and what an honest pod got since."""
         before = self.ledger()
         yield
         self.serve()
@@ -114,7 +114,7 @@ class Attacked:
 def attacked_cluster(bed: Bed, api: Api) -> Iterator[Attacked]:
     """Run Leeboard and its kube-scheduler in the secure profile; the tenant may use the queue of their team.
 
-    Pods are not held: whether one is given a node is then decided at once, and an attack that works shows.
+    Pods are not gated: whether one gets a node is then decided at once, and an attack that works is visible.
     """
     install(api)
     settle(api)

@@ -1,4 +1,4 @@
-"""The API server's audit log as an instrument: when each pod was bound, and who wrote how often."""
+"""The API server's audit log as an instrument: when each pod was bound, and which program wrote how often."""
 
 import json
 from collections import Counter
@@ -28,13 +28,13 @@ Verb = tuple[str, str, str]
 def flags(policy: Path, log: Path, *, reads_of: str | None = None) -> list[str]:
     """Return the API server's flags; in batch mode, with room for a burst: a full buffer drops events silently.
 
-    Every write is logged, and whatever the user `reads_of` does.
+    Every write is logged, and all requests of the user `reads_of`.
     """
     policy.write_text(POLICY.format(more=READS_OF.format(user=reads_of) if reads_of else ""))
     return [
         f"--audit-policy-file={policy}",
         f"--audit-log-path={log}",
-        # By default the file is renamed at 100 MB, under the hands of whoever reads it.
+        # By default the file is renamed at 100 MB, while a reader has it open.
         "--audit-log-maxsize=100000",
         "--audit-log-mode=batch",
         "--audit-log-batch-max-wait=200ms",
@@ -59,17 +59,17 @@ class Tail:
         self._rest = b""
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the writes completed since last asked."""
+        """Yield the writes completed since the last call."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         yield from map(json.loads, lines)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 def is_bind(event: dict[str, Any]) -> bool:
-    """Return whether the event is a Binding that was written."""
+    """Return whether the event is a written Binding."""
     return succeeded(event) and bool(event["objectRef"].get("subresource") == "binding")
 
 
@@ -98,7 +98,7 @@ def writes_by_agent(log: Path, *, since_s: float = 0.0) -> Counter[str]:
 
 
 def rights_used(log: Path, agent: str = "leeboard") -> set[Verb]:
-    """Return what a program asked of the API server, granted or not; paths that are no resource are left out."""
+    """Return what a program requested from the API server, granted or not, without paths that are no resource."""
     asked = (event for event in events(log) if event.get("userAgent", "").partition("/")[0] == agent)
     return {
         (ref.get("apiGroup", ""), "/".join(filter(None, (ref["resource"], ref.get("subresource")))), event["verb"])

@@ -1,6 +1,6 @@
-"""A real control plane on loopback: etcd, kube-apiserver and whatever is started beside them, in one folder.
+"""A real control plane on loopback: etcd, kube-apiserver and the programs started beside them, in one folder.
 
-Everything dies with us, even when we are killed by SIGKILL; logs stay in the folder when something goes wrong.
+All programs end with this process, even after SIGKILL. The logs stay in the folder after a failure.
 """
 
 import os
@@ -30,7 +30,7 @@ HOST = "127.0.0.1"
 MOST_WORKERS = 8
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MOST_WORKERS
 PORTS = range(20000, 32000)[WORKER::MOST_WORKERS]
-"""Ours alone among parallel test processes, and below the kernel's ephemeral range.
+"""Used by no other parallel test process, and below the kernel's ephemeral range.
 
 A port that is kept for a restart cannot become the port of another program or of a client.
 """
@@ -59,9 +59,9 @@ kind: KubeSchedulerConfiguration
 clientConnection: {kubeconfig: "${KUBECONFIG}", qps: 5000, burst: 10000}
 leaderElection: {leaderElect: false}
 """
-"""Of the cluster's own kube-scheduler, as if Leeboard did not exist."""
+"""The configuration of the cluster's own kube-scheduler, as if Leeboard did not exist."""
 WITHOUT_CONTROLLERS = ("ServiceAccount", "TaintNodesByCondition")
-"""Admission plugins to switch off when no controller manager runs: both wait for what its controllers do."""
+"""Admission plugins to turn off when no controller manager runs: both wait for its controllers."""
 
 
 class Audit(Enum):
@@ -70,11 +70,11 @@ class Audit(Enum):
     OFF = "off"
     WRITES = "writes"
     WRITES_AND_LEEBOARD = "writes and leeboard"
-    """Also what Leeboard only reads."""
+    """Also the reads of Leeboard."""
 
 
 class Kept(Enum):
-    """What becomes of the folder when the bed is stopped without an error."""
+    """What happens to the folder when the bed is stopped without an error."""
 
     REMOVED = "removed"
     KEPT = "kept"
@@ -82,7 +82,7 @@ class Kept(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServerOptions:
-    """What differs between the uses of the API server."""
+    """Options that differ between the uses of the API server."""
 
     disabled_admission: tuple[str, ...] = ()
     audit: Audit = Audit.OFF
@@ -92,8 +92,8 @@ class ApiServerOptions:
 class Bed:
     """The processes of one control plane; use it as a context manager.
 
-    `Bed(folder).start_control_plane()` gives etcd and the API server; scheduler, controllers, kwok and Leeboard are
-    started one by one, so that a bench can leave out what would cost it time.
+    `Bed(folder).start_control_plane()` gives etcd and the API server. Scheduler, controllers, kwok and Leeboard are
+    started one by one, so that a bench can leave out the programs that would cost it time.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Bed:
 
     @property
     def ca(self) -> Path:
-        """Return the API server's certificate file, which carries the CA that signed it."""
+        """Return the API server's certificate file, which contains the CA that signed it."""
         return self.folder / "certs" / "apiserver.crt"
 
     def token(self, user: User) -> str:
@@ -135,7 +135,7 @@ class Bed:
         return self.folder / user.file_name
 
     def api(self, user: User = User.ADMIN) -> Api:
-        """Return a client that speaks as `user`; the caller closes it."""
+        """Return a client with the identity of `user`; the caller closes it."""
         return Api(self.url, token=self.token(user), verify=ssl.create_default_context(cafile=self.ca))
 
     # -- starting
@@ -188,7 +188,7 @@ class Bed:
         )
 
     def start_kwok(self, stages: Path = STAGES) -> Child:
-        """Start kwok, which plays the kubelet of every node."""
+        """Start kwok, which simulates the kubelet of every node."""
         (port,) = free_ports(1)
         return self.start(
             "kwok",
@@ -220,11 +220,11 @@ class Bed:
         self._started.pop(name).stop()
 
     def kill(self, name: str) -> None:
-        """End one program at once, as a crash would; it may be started again under the same name."""
+        """End one program at once, like a crash; it may be started again under the same name."""
         self._started.pop(name).kill()
 
     def stop_all(self) -> None:
-        """Stop everything, last started first: etcd last, since an API server without it would spin."""
+        """Stop everything, last started first: etcd last, because an API server without it would use much CPU."""
         for name in reversed(tuple(self._started)):
             self.stop(name)
 
@@ -235,7 +235,7 @@ class Bed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop everything; after a failure keep the folder and say where the logs are."""
+        """Stop everything; after a failure keep the folder and print where the logs are."""
         dead = [child.name for child in self.children if child.process.poll() is not None]
         self.stop_all()
         if (kind is not None and kind is not KeyboardInterrupt) or dead:
@@ -250,7 +250,7 @@ class Bed:
         self._with_store_at_rest(lambda: _replace(to, by=self._store))
 
     def restore_store(self, source: Path) -> None:
-        """Put a saved etcd folder in place; start with the same API server flags or its objects are not served."""
+        """Restore a saved etcd folder; start with the same API server flags or its objects are not served."""
         self._with_store_at_rest(lambda: _replace(self._store, by=source))
 
     def _with_store_at_rest(self, act: Callable[[], None]) -> None:
@@ -301,7 +301,7 @@ class Bed:
                 f"--token-auth-file={self.folder / TOKENS}",
                 "--authorization-mode=RBAC",
                 "--service-cluster-ip-range=10.0.0.0/24",
-                # Priority and fairness off: the two limits below are then the only ones, for every program alike.
+                # Priority and fairness are off: the two limits below are then the only ones, for every program.
                 "--enable-priority-and-fairness=false",
                 "--max-requests-inflight=4000",
                 "--max-mutating-requests-inflight=2000",
@@ -334,7 +334,7 @@ class Bed:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports nobody listens on, and which nobody else here was given who may listen a moment later."""
+    """Return unused ports that were given to no other caller here."""
     held: list[socket.socket] = []
     try:
         while len(held) < count:

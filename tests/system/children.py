@@ -1,4 +1,4 @@
-"""Starts programs that cannot outlive us, writes their output to files, and stops them in order."""
+"""Starts programs that cannot survive this process, writes their output to files, and stops them in order."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 STOP_WITHIN_S = 10.0
-# Loaded before any fork: dlopen between fork and exec could deadlock on a lock another thread held.
+# Loaded before any fork: dlopen between fork and exec could deadlock on a lock of another thread.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -47,7 +47,7 @@ class Child:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
-        """Ask it to end, and insist after `STOP_WITHIN_S`; its whole process group goes."""
+        """Ask it to end, and kill it after `STOP_WITHIN_S`, with its whole process group."""
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -55,23 +55,23 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, as a machine failure would, together with whatever it started."""
+        """End it at once, like a machine failure, together with all programs that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
 
 def start(name: str, command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> Child:
-    """Start a program whose end is tied to ours; `env` is added to our own environment.
+    """Start a program that ends with this process; `env` is added to the environment of this process.
 
-    Call it from a thread that lives as long as the program: Linux sends the parent-death signal when the *thread*
-    that forked ends.
+    Call it from a thread that lives as long as the program: Linux sends the parent-death signal when the *thread* that
+    forked ends.
     """
     us = os.getpid()
 
     def die_with_parent() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have died between fork and prctl; then no signal will ever come.
+        # The parent may have died between fork and prctl; then no signal is ever sent.
         if os.getppid() != us:
             os._exit(1)
 
@@ -82,7 +82,7 @@ def start(name: str, command: Sequence[str | Path], *, log: Path, env: Mapping[s
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},
-            # Its own group: Ctrl-C reaches only us, so that we can stop everything in order.
+            # Its own group: Ctrl-C reaches only this process, so that it can stop everything in order.
             process_group=0,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads run at this point that hold locks it needs
         )

@@ -1,4 +1,4 @@
-"""Puts what `deploy/` ships into a control plane, and starts Leeboard and its kube-scheduler on it."""
+"""Installs the contents of `deploy/` into a control plane, and starts Leeboard and its kube-scheduler on it."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ DEPLOY = ROOT / "deploy"
 DEFAULT_QUEUES = DEPLOY / "default-queues.yaml"
 MANIFESTS = (DEPLOY / "kustomize" / "own-scheduler" / "manifests.yaml", DEFAULT_QUEUES)
 SCHEDULER_CONFIG = ROOT / "scheduler-config" / "extender-only.yaml"
-"""Admission is no part of what is installed here, so nobody marks the pods that Leeboard has to bind."""
+"""Admission is not installed here, so nothing marks the pods that Leeboard has to bind."""
 ADMITTING_SCHEDULER_CONFIG = SCHEDULER_CONFIG.with_name("own-scheduler.yaml")
-"""For whoever adds the policies."""
+"""For tests that add the policies."""
 SHIPPED_URL = "http://127.0.0.1:8888"
 INSTALLED = frozenset(
     {
@@ -36,11 +36,11 @@ INSTALLED = frozenset(
         "Queue",
     }
 )
-"""What of the manifests a bed takes: it runs the programs itself, and whoever tests admission adds that."""
+"""The manifests that a bed uses: it runs the programs itself, and tests of admission add the rest."""
 
 
 def install(api: Api) -> None:
-    """Apply what `deploy/` ships, CRDs first and served before anything uses them; no workload and no admission."""
+    """Apply the contents of `deploy/`, CRDs first and served before other objects; no workload and no admission."""
     apply_all(api, [item for path in MANIFESTS for item in documents(path) if _is_installed(item)])
 
 
@@ -58,9 +58,10 @@ def apply_all(api: Api, items: Sequence[Object]) -> None:
 
 
 def connected(config: str) -> str:
-    """Return a shipped configuration of kube-scheduler with `${KUBECONFIG}` and `${EXTENDER_URL}` in it.
+    """Return a shipped configuration of kube-scheduler with `${KUBECONFIG}` and `${EXTENDER_URL}` filled in.
 
-    A bed's programs are no pods, so they have no service account and no loopback of their own. Nobody is elected.
+    The programs of a bed are no pods, so they have no service account and no loopback of their own. There is no
+    election.
     """
     read = yaml.safe_load(config)
     read["clientConnection"]["kubeconfig"] = "${KUBECONFIG}"
@@ -99,14 +100,14 @@ def _is_installed(item: Object) -> bool:
 def is_kube_schedulers(item: Object) -> bool:
     """Whether an object is for the kube-scheduler in our pod.
 
-    That of a bed has an identity of its own: its rights would hide what Leeboard's role lacks.
+    The kube-scheduler of a bed has an identity of its own: its rights would hide what Leeboard's role lacks.
     """
     component: str = item["metadata"].get("labels", {}).get("app.kubernetes.io/component", "")
     return component == "kube-scheduler"
 
 
 def wait_until_served(api: Api, crd: Object) -> None:
-    """Wait until every version of a kind can be asked for."""
+    """Wait until every version of a kind is served."""
     spec = crd["spec"]
     for version in spec["versions"]:
         path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
@@ -117,7 +118,7 @@ def _is_served(api: Api, path: str) -> bool:
     try:
         return api.find(path) is not None
     except ApiError as refused:
-        # "storage is (re)initializing": the kind is known and will be served in a moment.
+        # "storage is (re)initializing": the kind is known and is served in a moment.
         if refused.status == httpx.codes.TOO_MANY_REQUESTS:
             return False
         raise

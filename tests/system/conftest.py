@@ -1,6 +1,6 @@
-"""One control plane for each test process, swept between tests; every test here carries the mark `system`.
+"""One control plane for each test process, cleaned between tests; every test here has the mark `system`.
 
-`make test` runs several processes; the tests of one file stay in one of them, as they share a running Leeboard.
+`make test` runs several processes. The tests of one file stay in one of them, because they share a running Leeboard.
 """
 
 import os
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show in the report of a failed test what its programs wrote last: their logs go when the session ends."""
+    """Show the last output of the programs in the report of a failed test: their logs are deleted with the session."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         beds = {id(bed): bed for bed in item.funcargs.values() if isinstance(bed, Bed)}
@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session", autouse=True)
 def _programs() -> None:
-    """Fail each test with one sentence when the control plane cannot be built: never a silent skip."""
+    """Fail each test with one sentence when the control plane cannot be built; never skip silently."""
     try:
         programs()
     except ToolchainMissingError as missing:
@@ -77,14 +77,14 @@ def session_api(session_bed: Bed) -> Iterator[Api]:
 
 @pytest.fixture
 def bed(session_bed: Bed, session_api: Api) -> Iterator[Bed]:
-    """Lend the session's control plane to one test, and sweep it afterwards."""
+    """Yield the session's control plane to one test, and clean it afterwards."""
     yield session_bed
     sweep(session_api)
 
 
 @pytest.fixture
 def api(bed: Bed, session_api: Api) -> Api:
-    """Lend the administrator's client."""
+    """Yield the administrator's client."""
     assert bed.children
     return session_api
 
@@ -98,24 +98,24 @@ def leeboard_with_operators(session_bed: Bed, session_api: Api) -> Iterator[Depl
 
 @pytest.fixture(scope="module")
 def attacked_service(session_bed: Bed, session_api: Api) -> Iterator[Attacked]:
-    """Run Leeboard in the secure profile for the tests of one file, with a tenant who means no good."""
+    """Run Leeboard in the secure profile for the tests of one file, with a malicious tenant."""
     with attacked_cluster(session_bed, session_api) as attacked:
         yield attacked
 
 
 @pytest.fixture
 def attacked(attacked_service: Attacked, bed: Bed) -> Attacked:
-    """Lend it to one test, furnished anew."""
+    """Yield it to one test, with new initial objects."""
     assert bed.children
     attacked_service.furnish()
     return attacked_service
 
 
 def sweep(api: Api) -> None:
-    """Remove what tests create; owners first, so that nothing makes new pods meanwhile.
+    """Remove what tests create; owners first, so that nothing creates new pods meanwhile.
 
-    Give nodes a name no other test uses: kwok renews leases every 10 s, and until then a node that comes back under
-    its old name has no kubelet.
+    Give nodes a name that no other test uses. kwok renews leases every 10 s: a node that is created again under its old
+    name has no kubelet until then.
     """
     for collection in (JOBS, PODS, POD_GROUPS, QUEUES, NODES):
         api.empty(collection)

@@ -1,4 +1,4 @@
-"""Follows the objects of one kind in a thread of its own: a list, then a watch, and a list again where that broke."""
+"""Follows the objects of one kind in its own thread: a list, then a watch, and a list again after a failure."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ from tests.system.waiting import eventually
 
 GONE = "DELETED"
 WATCH_S = 2
-"""After so long the API server ends a watch, which then goes on: the thread looks in between whether it is to end."""
+"""The API server ends a watch after this time, and it continues: in between the thread checks whether to end."""
 
 
 class Following:
@@ -40,7 +40,7 @@ class Following:
         self._thread = threading.Thread(target=self._run, name=f"follows {path}", daemon=True)
         self._ending = threading.Event()
         self._listed = threading.Event()
-        # The thread's own: where its watch goes on (empty asks for a list), and what it knows by uid.
+        # Used by the thread alone: where its watch continues (empty: list first), and the known objects by uid.
         self._version = ""
         self._known: dict[str, Object] = {}
         self._broken: Exception | None = None
@@ -55,7 +55,7 @@ class Following:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the watch; what `see` raised is raised here unless something else already is."""
+        """End the watch; an error of `see` is raised here unless another one is already raised."""
         self._ending.set()
         self._hang_up()
         self._thread.join()
@@ -64,12 +64,12 @@ class Following:
             self.check()
 
     def check(self) -> None:
-        """Raise what `see` raised."""
+        """Raise the error of `see`."""
         if self._broken is not None:
             raise self._broken
 
     def _hang_up(self) -> None:
-        """End the watch that is open, which would else last until the API server ends it."""
+        """End the open watch, which would otherwise last until the API server ends it."""
         stream = self._stream
         if stream is not None:
             with suppress(OSError):
@@ -80,7 +80,7 @@ class Following:
             try:
                 self._go_on()
             except (httpx.TransportError, httpx.HTTPStatusError):
-                # The API server is away for a moment.
+                # The API server is unavailable for a moment.
                 self._ending.wait(0.05)
             except Exception as broken:  # noqa: BLE001 - a thread's error is raised where somebody sees it
                 self._broken = broken
@@ -116,7 +116,7 @@ class Following:
                 return
             for line in stream.raise_for_status().iter_lines():
                 if self._ending.is_set():
-                    return  # What comes after we have hung up may be cut off anywhere.
+                    return  # What follows after the end of the watch may be incomplete.
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     self._version = ""

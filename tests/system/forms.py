@@ -1,7 +1,7 @@
-"""Runs Leeboard in each of the forms it is shipped in: the manifests, rights and scheduler configuration of the chart.
+"""Runs Leeboard in each shipped form: the manifests, rights and scheduler configuration of the chart.
 
-What a bed lacks is replaced and nothing else: there is no Service network, so webhooks are called by address, and no
-kubelet, so the programs are started here and not by a Deployment.
+Only what a bed lacks is replaced. There is no Service network, so webhooks are called by address. There is no kubelet,
+so the programs are started here and not by a Deployment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class Form(Enum):
 
     @property
     def manifests(self) -> Path:
-        """Return the file that people without Helm apply."""
+        """Return the file that users without Helm apply."""
         return ROOT / "deploy" / "kustomize" / self.value / "manifests.yaml"
 
     @property
@@ -54,13 +54,13 @@ class Form(Enum):
 
     @property
     def has_admission(self) -> bool:
-        """Whether anything is asked before a pod is stored."""
+        """Whether pods are reviewed before they are stored."""
         return self is not Form.EXTENDER_ONLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """A running form, and where it answers."""
+    """A running form, and its addresses."""
 
     form: Form
     bed: Bed
@@ -75,14 +75,14 @@ class Deployed:
         return f"http://{HOST}:{self.ports['operations']}"
 
     def start_leeboard(self) -> None:
-        """Start Leeboard on the ports that are its own, with the rights of its service account."""
+        """Start Leeboard on its own ports, with the rights of its service account."""
         names = {f"{name}_port": str(port) for name, port in self.ports.items()}
         if not self.form.has_admission:
             del names["admission_port"]
         start_leeboard(self.bed, **names, **_admission(self.form), **self.settings)
 
     def start_scheduler(self) -> None:
-        """Start the kube-scheduler of the form; beside, it is the cluster's own and takes the plain one's place."""
+        """Start the kube-scheduler of the form; in the form `beside` it replaces the plain one of the cluster."""
         config = connected(self.form.scheduler_config.read_text())
         url = f"http://{HOST}:{self.ports['webhook']}"
         self.bed.start_scheduler(
@@ -95,17 +95,17 @@ class Deployed:
         return "kube-scheduler" if self.form is Form.BESIDE else "own-scheduler"
 
     def why(self, name: str) -> Object:
-        """Return why Leeboard says that a pod waits: reason and sentence; nothing when it does not wait."""
+        """Return why Leeboard says that a pod is pending: reason and message; nothing when it is not pending."""
         answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", headers=self.bed.reading(), timeout=5.0)
         return {} if answer.is_error else answer.json()["why"] or {}
 
     def metric(self, line: str) -> float:
-        """Return the sum of the samples whose line begins so."""
+        """Return the sum of the samples whose lines begin with this text."""
         lines = httpx.get(f"{self.operations}/metrics", headers=self.bed.reading(), timeout=5.0).text.splitlines()
         return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(line))
 
     def wait_until_ready(self) -> None:
-        """Wait until Leeboard answers from a whole picture and admission is in force."""
+        """Wait until Leeboard answers from a complete cache and admission is in force."""
 
         def ready() -> str:
             answer = httpx.get(f"{self.operations}/readyz", params={"verbose": "", "exclude": "active"})
@@ -127,10 +127,10 @@ def deployed(  # noqa: PLR0913 - most tests give the first four
     scheduler_flags: Sequence[str] = (),
     **settings: str,
 ) -> Iterator[Deployed]:
-    """Install a form and run it; at the end everything that would reach other tests' pods is removed.
+    """Install a form and run it; at the end everything that would affect pods of other tests is removed.
 
-    `plain_scheduler` is the configuration with which the cluster's own kube-scheduler goes on afterwards; `manifests`
-    are others than those that the form is shipped with; `scheduler_flags` are more for its kube-scheduler.
+    `plain_scheduler` is the configuration with which the cluster's own kube-scheduler continues afterwards. `manifests`
+    replace those of the form. `scheduler_flags` are added for its kube-scheduler.
     """
     webhook, operations, admission = free_ports(3)
     ports = {"webhook": webhook, "operations": operations, "admission": admission}
@@ -152,7 +152,7 @@ def deployed(  # noqa: PLR0913 - most tests give the first four
 
 
 def install_form(api: Api, manifests: Iterable[Object], *, admission_port: int) -> list[Object]:
-    """Apply the manifests of a form, as far as a bed can take them; return those."""
+    """Apply the manifests of a form, as far as a bed can use them; return those."""
     objects = [_reached(item, admission_port) for item in manifests]
     objects = [item for item in objects if item["kind"] not in NEEDS_A_KUBELET and not is_kube_schedulers(item)]
     apply_all(api, objects)
@@ -160,17 +160,17 @@ def install_form(api: Api, manifests: Iterable[Object], *, admission_port: int) 
 
 
 def uninstall_admission(api: Api, objects: list[Object]) -> None:
-    """Remove what concerns every pod of the cluster: policies and webhooks."""
+    """Remove what affects every pod of the cluster: policies and webhooks."""
     for item in objects:
         if item["apiVersion"].startswith("admissionregistration.k8s.io/"):
             api.delete(f"{collection_of(item)}/{item['metadata']['name']}")
-    # The API server goes by them for up to a second longer.
+    # The API server applies them for up to a second longer.
     await_policies(api)
 
 
 def _admission(form: Form) -> dict[str, str]:
     if not form.has_admission:
-        # As in the chart: without admission nobody who shares a GPU is held, so it may not reserve any either.
+        # As in the chart: without admission no pod that shares a GPU is gated, so no GPUs may be reserved either.
         return {"gpu_sharing": "false"}
     own = {
         "certificate_secret": "leeboard/leeboard-ca",
@@ -190,7 +190,7 @@ def _reached(item: Object, admission_port: int) -> Object:
 
 
 def _is_in_force(api: Api) -> bool:
-    """Whether a pod that cannot run is held, and a Queue that says nothing is refused, by what never comes to be."""
+    """Whether a pod that cannot run is gated, and an empty Queue is refused, with objects that are never created."""
     held = pod(WITHOUT_NAME, queue=WITHOUT_NAME)
     stored = api.call("POST", collection_of(held), body=held, query={"dryRun": "All"})
     if {"name": GATE} not in stored["spec"].get("schedulingGates", []):

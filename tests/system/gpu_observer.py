@@ -1,4 +1,4 @@
-"""Sees for itself whether shared GPUs are given out rightly, from watches of its own; Leeboard is never asked."""
+"""Checks by its own watches whether shared GPUs are assigned correctly; Leeboard is never queried."""
 
 import threading
 import time
@@ -14,10 +14,10 @@ from tests.system.gpu_rules import ALWAYS, EVENTUALLY, SOON, Picture
 from tests.system.machines import MEMORY_LABEL
 
 GRACE_S = 5.0
-"""For so long what several objects say together may be wrong."""
+"""For this time several objects together may disagree."""
 
 ORPHANED_S = 120.0
-"""So long a reservation pod may be there for nobody: 60 s are promised after a crash."""
+"""For this time a reservation pod may exist without a pod: 60 s are promised after a crash."""
 
 
 class GpuObserver:
@@ -28,7 +28,7 @@ class GpuObserver:
         self._limits_s = dict.fromkeys(ALWAYS, 0.0) | dict.fromkeys(SOON, grace_s)
         self._limits_s |= dict.fromkeys(EVENTUALLY, ORPHANED_S)
         self._open = ExitStack()
-        # All below is written by the followers' threads, under the lock.
+        # Everything below is written by the followers' threads, under the lock.
         self._lock = threading.Lock()
         self._pods: dict[str, Object] = {}
         self._memory_mib: dict[str, int] = {}
@@ -62,7 +62,7 @@ class GpuObserver:
 
     @property
     def most_sharing(self) -> int:
-        """Return how many pods shared devices at one time."""
+        """Return the largest number of pods that shared devices at one time."""
         return self._most_sharing
 
     # -- the threads
@@ -76,7 +76,7 @@ class GpuObserver:
 
     def _see_node(self, kind: str, node: Object) -> None:
         labels, name = node["metadata"].get("labels", {}), node["metadata"]["name"]
-        # A node that is gone leaves its pods behind for a moment.
+        # A deleted node leaves its pods behind for a moment.
         if kind != GONE and MEMORY_LABEL in labels:
             with self._lock:
                 self._memory_mib[name] = int(labels[MEMORY_LABEL])

@@ -1,6 +1,6 @@
-"""What must be true of shared GPUs at any moment: each rule is a function from a picture to what breaks it there.
+"""Rules about shared GPUs that hold at any moment: each is a function from a picture to its violations.
 
-Leeboard is never asked: who is promised what is read from the pods, and who holds what from the reports of the nodes.
+Leeboard is never queried: reservations are read from the pods, and holders from the reports of the nodes.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ class Picture:
 
     pods: tuple[Object, ...]
     memory_mib: Mapping[str, int]
-    """By node: of each device, as the node's label says."""
+    """By node: of each device, according to the label of the node."""
     holders: Mapping[str, Mapping[str, tuple[str, ...]]]
     """By node and UUID: the uids of the pods that hold the device as a whole, and of those that use its memory."""
 
@@ -57,7 +57,7 @@ Rule = Callable[[Picture], Iterable[str]]
 
 
 def overfull_devices(picture: Picture) -> Iterator[str]:
-    """No device is promised to more than the whole of it; exact."""
+    """No device is reserved for more than the whole of it; exact."""
     promised: defaultdict[str, Fraction] = defaultdict(Fraction)
     on: defaultdict[str, list[str]] = defaultdict(list)
     for pod in picture.sharing:
@@ -70,7 +70,7 @@ def overfull_devices(picture: Picture) -> Iterator[str]:
 
 
 def pods_without_their_devices(picture: Picture) -> Iterator[str]:
-    """Whoever shares sees as many devices as it asked for, each once, from the moment it is bound."""
+    """A pod that shares sees as many devices as it requested, each once, from the moment of its binding."""
     for pod in picture.sharing:
         had = devices(pod)
         seen = environment(pod).get(sharing_container(pod), {}).get(VISIBLE, "nothing")
@@ -79,7 +79,7 @@ def pods_without_their_devices(picture: Picture) -> Iterator[str]:
 
 
 def whole_pods_on_shared_devices(picture: Picture) -> Iterator[str]:
-    """Whoever has a whole device has it alone."""
+    """A pod with a whole device has it alone."""
     reservations = {pod["metadata"]["uid"] for pod in picture.reservations}
     by_uid = {pod["metadata"]["uid"]: pod for pod in picture.pods}
     for pod in picture.sharing:
@@ -91,7 +91,7 @@ def whole_pods_on_shared_devices(picture: Picture) -> Iterator[str]:
 
 
 def parts_of_nothing(picture: Picture) -> Iterator[str]:
-    """Each shared device is one of the node's, and held by the reservation pod of its group."""
+    """Each shared device belongs to the node, and the reservation pod of its group holds it."""
     reservations = {
         (node_of(pod), pod["metadata"]["labels"][GROUP_LABEL], pod["metadata"]["uid"]) for pod in picture.reservations
     }
@@ -106,7 +106,7 @@ def parts_of_nothing(picture: Picture) -> Iterator[str]:
 
 
 def devices_reserved_twice(picture: Picture) -> Iterator[str]:
-    """One reservation pod a device, and one a group on each node."""
+    """There is one reservation pod per device, and one per group on each node."""
     uuids = Counter(pod["metadata"].get("annotations", {}).get(RESERVED) for pod in picture.reservations)
     for uuid, number in uuids.items():
         if uuid and number > 1:
@@ -118,7 +118,7 @@ def devices_reserved_twice(picture: Picture) -> Iterator[str]:
 
 
 def orphaned_reservations(picture: Picture) -> Iterator[str]:
-    """A reservation pod is there for somebody; also one that has no node yet, or has failed."""
+    """A reservation pod exists for a pod; also one that has no node yet, or has failed."""
     used = {(node_of(pod), group) for pod in picture.sharing for group in groups(pod)}
     for pod in picture.pods:
         if is_reservation(pod) and (node_of(pod), pod["metadata"]["labels"].get(GROUP_LABEL, "")) not in used:
@@ -126,7 +126,7 @@ def orphaned_reservations(picture: Picture) -> Iterator[str]:
 
 
 ALWAYS: tuple[Rule, ...] = (overfull_devices, pods_without_their_devices)
-"""What one pod event can break."""
+"""Rules that one event of a pod can violate."""
 SOON: tuple[Rule, ...] = (whole_pods_on_shared_devices, parts_of_nothing, devices_reserved_twice)
-"""What is seen in several watches, which go their own pace."""
+"""Rules about several watches, which are not synchronized."""
 EVENTUALLY: tuple[Rule, ...] = (orphaned_reservations,)

@@ -1,7 +1,7 @@
 """Simulated GPUs: for each node named `gpu-...` the kubelet's device plugin, and the agent that publishes its GpuNode.
 
-It runs beside kwok, as a kubelet would: pods with whole GPUs start when they have got devices, and fail where there are
-none. Tests break it by the methods of `DevicePlugins`, and compare with what it knows of devices and holders.
+It runs beside kwok, like a kubelet: pods with whole GPUs start when they have got devices, and fail if there are none.
+Tests inject faults by the methods of `DevicePlugins`, and compare with its devices and holders.
 """
 
 import threading
@@ -32,7 +32,7 @@ REFUSED = "UnexpectedAdmissionError"
 
 
 class Uuids(Enum):
-    """What becomes of the devices' UUIDs when their node starts anew."""
+    """What happens to the UUIDs of the devices when their node restarts."""
 
     SAME = "same"
     OTHER = "other"
@@ -44,9 +44,9 @@ class DevicePlugins:
     def __init__(self, bed: Bed, *, chance: Random | None = None) -> None:
         self._api = bed.api(User.KWOK)
         self._agents = Agents(bed)
-        # Which of the free devices a pod gets; None: the first of them.
+        # Which of the free devices a pod gets; None: the first ones.
         self._chance = chance
-        # All below is written under `_changed`, by the followers' threads and by the faults of a test.
+        # Everything below is written under `_changed`, by the followers' threads and by the faults of a test.
         self._changed = threading.Condition()
         self._kubelets: dict[str, Kubelet] = {}
         self._pods: dict[str, Object] = {}
@@ -69,7 +69,7 @@ class DevicePlugins:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop; raise what the agents could not write, unless something else is raised already."""
+        """Stop; raise failed writes of the agents, unless another error is already raised."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
@@ -81,13 +81,13 @@ class DevicePlugins:
             self.check()
 
     def check(self) -> None:
-        """Raise what has gone wrong in the threads."""
+        """Raise the errors of the threads."""
         self._follow_nodes.check()
         self._follow_pods.check()
         if self._agents.failures:
             raise self._agents.failures[0]
 
-    # -- looking at it
+    # -- reading
 
     def uuids(self, node: str) -> list[str]:
         """Return the devices of a node, in the order of the driver."""
@@ -106,13 +106,13 @@ class DevicePlugins:
             slot = self._slot(uuid)
             return f"{slot.holder.namespace}/{slot.holder.name}" if slot.holder else ""
 
-    # -- breaking it
+    # -- faults
 
     def reboot(self, node: str, uuids: Uuids) -> None:
-        """Start a node anew: the kubelet admits its pods before the plugin is there, so whoever had whole GPUs fails.
+        """Restart a node: the kubelet admits its pods before the plugin runs, so pods with whole GPUs fail.
 
-        Pods that share start again, by what their environment said before. The plugin comes after that, with every
-        device free.
+        Pods that share start again with their earlier environment. The plugin starts after that, with every device
+        free.
         """
         with self._changed:
             kubelet = self._kubelets[node]
@@ -126,7 +126,7 @@ class DevicePlugins:
 
     @contextmanager
     def plugin_away(self, node: str) -> Iterator[None]:
-        """Have the device plugin be away: nothing allocatable, new GPU pods are refused, those that run stay."""
+        """Stop the device plugin: nothing is allocatable, new GPU pods are refused, running ones stay."""
         self._change(node, Kubelet.stop_plugin)
         self._tell_allocatable(node)
         try:
@@ -136,49 +136,49 @@ class DevicePlugins:
             self._tell_allocatable(node)
 
     def lose(self, uuid: str) -> None:
-        """Have a device fall off the bus: it is in no report any more; who held it runs on, for what that is worth."""
+        """Let a device fall off the bus: no report lists it any more, and the pod that holds it continues to run."""
         self._change_slot(uuid, lost=True)
 
     def ail(self, uuid: str, reason: str) -> None:
-        """Have a device be unhealthy; the plugin offers it no more."""
+        """Make a device unhealthy; the plugin no longer offers it."""
         self._change_slot(uuid, ailing=reason)
 
     def squat(self, uuid: str, mib: int) -> None:
-        """Have processes of no pod use memory of a device."""
+        """Let processes of no pod use memory of a device."""
         self._change_slot(uuid, foreign_mib=mib)
 
     def use(self, uuid: str, pod: Object, mib: int) -> None:
-        """Have the processes of a pod use memory of a device."""
+        """Let the processes of a pod use memory of a device."""
         with self._changed:
             used = {**self._slot(uuid).used, Holder.of(pod): mib}
         self._change_slot(uuid, used=used)
 
     def fail(self, pod: Object, message: str = "the node was short of something") -> None:
-        """Have the kubelet end a pod as Failed."""
+        """Let the kubelet end a pod as Failed."""
         with self._changed:
             self._refuse(pod, message)
 
     def fall_silent(self, node: str) -> None:
-        """Have the agent of a node report nothing any more."""
+        """Let the agent of a node stop its reports."""
         with self._changed:
             self._silent.add(node)
 
     def speak_again(self, node: str) -> None:
-        """Have it report again."""
+        """Let it report again."""
         with self._changed:
             self._silent.discard(node)
             self._mark(node)
 
     def blind(self, node: str, message: str) -> None:
-        """Have the agent of a node be unable to read any device, as while a driver is replaced."""
+        """Make every device unreadable for the agent of a node, as during a replacement of the driver."""
         self._change(node, partial(Kubelet.hide_devices, message=message))
 
     def see_again(self, node: str) -> None:
-        """Have it read them again."""
+        """Make the devices readable again."""
         self._change(node, Kubelet.show_devices)
 
     def report_after(self, delay_s: float) -> None:
-        """Have all agents take so long to report what they see."""
+        """Delay the reports of all agents by this time."""
         with self._changed:
             self._report_delay_s = delay_s
             self._changed.notify_all()
@@ -212,7 +212,7 @@ class DevicePlugins:
             elif name not in self._kubelets:
                 self._kubelets[name] = Kubelet.of(node)
                 self._mark(name)
-                # Both watches go their own pace.
+                # The two watches are not synchronized.
                 for pod in self._pods_on(name):
                     self._admit_or_free(pod)
 
@@ -261,7 +261,7 @@ class DevicePlugins:
                 f"{path_of_pod(pod)}/status", {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
             )
         except ApiError as refused:
-            # It was deleted meanwhile, or another of that name has come.
+            # It was deleted meanwhile, or another one of that name was created.
             if refused.status not in {httpx.codes.NOT_FOUND, httpx.codes.CONFLICT}:
                 raise
 
@@ -295,7 +295,7 @@ class DevicePlugins:
 
     def _take_its_time(self) -> None:
         began_s = time.monotonic()
-        # Shortened meanwhile, it ends at once.
+        # If it is shortened meanwhile, it ends at once.
         self._changed.wait_for(
             lambda: self._ending or time.monotonic() - began_s >= self._report_delay_s, self._report_delay_s
         )

@@ -1,4 +1,4 @@
-"""Pods that our scheduling gate holds, as admission makes them, and a kube-scheduler that tells what they cost it."""
+"""Pods with our scheduling gate, as admission creates them, and a kube-scheduler that reports what they cost it."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ METRICS_OPEN = ("--authorization-always-allow-paths=/metrics", "--authentication
 
 
 class HeldCluster(WatchedCluster):
-    """A cluster whose kube-scheduler tells how often it tried to schedule pods."""
+    """A cluster whose kube-scheduler reports how often it tried to schedule pods."""
 
     def start_scheduler(self, bed: Bed) -> None:
         (self._scheduler_port,) = free_ports(1)
@@ -30,14 +30,14 @@ class HeldCluster(WatchedCluster):
         )
 
     def told(self, *beginnings: str) -> float:
-        """Return the sum of kube-scheduler's metrics of which a line begins so."""
-        # Its serving certificate signs itself and is made anew at each start.
+        """Return the sum of the metrics of kube-scheduler whose lines begin with this text."""
+        # Its serving certificate is self-signed and created again at each start.
         address = f"https://{HOST}:{self._scheduler_port}/metrics"
         text = httpx.get(address, verify=False, trust_env=False).raise_for_status().text
         return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(beginnings))
 
     def filter_calls(self) -> float:
-        """Return how often Leeboard was asked for a node."""
+        """Return how often Leeboard's filter was called."""
         text = httpx.get(f"http://{HOST}:{self._operations}/metrics", headers=self._bed.reading(), timeout=5.0).text
         name = "leeboard_webhook_duration_seconds_count"
         lines = [line for line in text.splitlines() if line.startswith(name) and 'verb="filter"' in line]
@@ -60,7 +60,7 @@ def holding(bed: Bed, api: Api, **settings: str) -> Iterator[HeldCluster]:
 
 
 def held(item: Object, *others: str) -> Object:
-    """Return the pod as admission makes it; other objects as they are."""
+    """Return the pod as admission creates it; other objects unchanged."""
     if item["kind"] == "Pod":
         item["spec"]["schedulingGates"] = [{"name": name} for name in (GATE, *others)]
     return item

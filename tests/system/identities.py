@@ -1,4 +1,4 @@
-"""Who may talk to the test bed's API server: tokens, groups and the kubeconfig file of each program."""
+"""The users of the test bed's API server: tokens, groups and the kubeconfig file of each program."""
 
 import secrets
 import shutil
@@ -23,7 +23,7 @@ class User(Enum):
     SCHEDULER = ("system:kube-scheduler", "")
     CONTROLLER_MANAGER = ("system:kube-controller-manager", "")
     TENANT = ("tenant", "team-a")
-    """Has no right at all until a test grants some."""
+    """Has no right until a test grants some."""
     LEEBOARD = ("system:serviceaccount:leeboard:leeboard", "system:serviceaccounts,system:serviceaccounts:leeboard")
 
     @property
@@ -33,7 +33,7 @@ class User(Enum):
 
 
 class Identities:
-    """A token for each user, made anew for each bed."""
+    """A token for each user, created for each bed."""
 
     def __init__(self) -> None:
         self.tokens = {user: secrets.token_hex(16) for user in User}
@@ -68,7 +68,7 @@ def _kubeconfig(url: str, ca: Path, *, user: str, token: str) -> str:
 
 
 def _write_key(path: Path) -> None:
-    # Kept over restarts: a new key would make every service account token of a restored store worthless.
+    # Kept over restarts: a new key would invalidate every service account token of a restored store.
     if path.exists():
         return
     openssl = shutil.which("openssl")

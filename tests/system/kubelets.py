@@ -1,4 +1,4 @@
-"""The devices of one simulated node and who holds them: what its kubelet knows, and what its agent would report."""
+"""The devices of one simulated node and their holders: the state of its kubelet, and the report of its agent."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Slot:
     ailing: str = ""
     foreign_mib: int = 0
     used: Mapping[Holder, int] = field(default_factory=dict)
-    """Memory that the processes of pods use."""
+    """Memory used by the processes of pods."""
 
     @property
     def is_offered(self) -> bool:
@@ -44,7 +44,7 @@ class Slot:
 
 
 class Kubelet:
-    """What one node has; nothing here talks to the API server."""
+    """The state of one node; nothing here calls the API server."""
 
     def __init__(self, name: str, machine: Machine, memory_mib: int, number: int) -> None:
         self.name = name
@@ -53,13 +53,13 @@ class Kubelet:
         self._plugin_runs = True
         self._unreadable = ""
         self._boots = self._series = 0
-        # A change of phase comes back to us later: whom the kubelet has judged it does not judge again.
+        # A change of phase returns as an event later: the kubelet does not judge a pod twice.
         self._judged: set[str] = set()
         self.slots = [Slot(self._uuid(index)) for index in range(number)]
 
     @classmethod
     def of(cls, node: Object) -> "Kubelet":
-        """Read what machine a node is from the labels that feature discovery writes."""
+        """Read the kind of machine of a node from the labels that feature discovery writes."""
         labels = node["metadata"].get("labels", {})
         machine = MACHINES.get(labels.get(PRODUCT_LABEL, ""), H100)
         number = labels.get(COUNT_LABEL) or node["status"].get("capacity", {}).get(GPU, 0)
@@ -78,7 +78,7 @@ class Kubelet:
         return sum(slot.is_offered for slot in self.slots) if self._plugin_runs else 0
 
     def sees_first(self, pod: Object) -> bool:
-        """Whether the kubelet has not judged the pod before; from now on it has."""
+        """Return whether the kubelet has not judged the pod before, and note that it has now."""
         uid = pod["metadata"]["uid"]
         if uid in self._judged or pod["status"].get("phase") != "Pending":
             return False
@@ -95,7 +95,7 @@ class Kubelet:
         return True
 
     def take_back(self, uid: str) -> bool:
-        """Take back what a pod has; return whether it had any."""
+        """Take back the devices of a pod; return whether it had any."""
         held = [slot for slot in self.slots if slot.holder and slot.holder.uid == uid]
         for slot in held:
             slot.holder = None
@@ -106,15 +106,15 @@ class Kubelet:
         return tuple(slot.uuid for slot in self.slots if slot.holder and slot.holder.uid == uid)
 
     def stop_plugin(self) -> None:
-        """Have the plugin go away; who has devices keeps them."""
+        """Stop the plugin; pods with devices keep them."""
         self._plugin_runs = False
 
     def start_plugin(self) -> None:
-        """Have it come again."""
+        """Start it again."""
         self._plugin_runs = True
 
     def start_anew(self, *, other_uuids: bool) -> None:
-        """Forget who had what, as a node does that has been switched off, and start the plugin."""
+        """Forget all holders, like a node after a restart, and start the plugin."""
         self._boots += 1
         self._series += other_uuids
         self.slots = [Slot(self._uuid(index)) for index in range(len(self.slots))]
@@ -126,11 +126,11 @@ class Kubelet:
     # -- the agent
 
     def hide_devices(self, message: str) -> None:
-        """Have the agent read none of them."""
+        """Make all devices unreadable for the agent."""
         self._unreadable = message
 
     def show_devices(self) -> None:
-        """Have it read them again."""
+        """Make them readable again."""
         self._unreadable = ""
 
     def status(self, now: str) -> Object:

@@ -1,4 +1,4 @@
-"""The GPU machines that simulated nodes can be: product, memory, and how the devices of one reach each other."""
+"""The GPU machines that simulated nodes can be: product, memory, and the connections of the devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 COUNT_LABEL = "nvidia.com/gpu.count"
 SIMULATED = "gpu-"
-"""How the name of a node begins whose GPU pods are ours to start, not kwok's (see `controlplane/stages.yaml`)."""
+"""The prefix of nodes whose GPU pods these tests start instead of kwok (see `controlplane/stages.yaml`)."""
 RUNTIME_CLASS: Object = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",
     "metadata": {"name": "nvidia"},
     "handler": "nvidia",
 }
-"""What NVIDIA's GPU operator makes, and pods name where its runtime is not the default."""
+"""Created by NVIDIA's GPU operator; pods name it where its runtime is not the default."""
 
 DGX_1V_NVLINKS = (
     (0, 1, 1, 2, 2, 0, 0, 0),
@@ -45,11 +45,11 @@ class Machine:
 
     @property
     def label(self) -> str:
-        """Return the product as a label can say it."""
+        """Return the product in the form of a label."""
         return self.product.replace(" ", "-")
 
     def links(self, uuids: Sequence[str], index: int) -> list[Object]:
-        """Return what the agent reports of how one device reaches the others."""
+        """Return the connections of one device to the others, as the agent reports them."""
         others = [(other, uuid) for other, uuid in enumerate(uuids) if other != index]
         return [
             self._link(uuid, nvlinks=self._nvlinks(index, other), near=index // 4 == other // 4)

@@ -1,6 +1,6 @@
-"""Sees for itself what becomes of every pod, and says which of our promises that breaks; Leeboard is never asked.
+"""Observes every pod by its own watch, and reports which promises are broken; Leeboard is never queried.
 
-`Observer` writes the history down in a thread of its own, from its own watch; the checks are functions of a history.
+`Observer` records the history in a thread of its own; the checks are functions of a history.
 """
 
 import json
@@ -25,15 +25,15 @@ GPU = "nvidia.com/gpu"
 TERMINAL = ("Succeeded", "Failed")
 OURS, UNDECIDED = "Leeboard(", "Leeboard(Deciding)"
 SILENCE_S = 0.5
-"""After so long without a line the thread looks whether it is to end, and watches on from where it was."""
+"""After this time without a line the thread checks whether it is to end, and continues its watch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """A pod as it was from one moment on."""
+    """A pod in its state from one moment on."""
 
     at_s: float
-    """Monotonic, when the watch told it."""
+    """Monotonic, when the watch showed it."""
     uid: str
     name: str
     gang: str = ""
@@ -42,7 +42,7 @@ class Sight:
     phase: str = "Pending"
     gone: bool = False
     cause: str = ""
-    """Why it waits, as its PodScheduled condition tells the user."""
+    """The cause why it is pending, in its PodScheduled condition."""
 
     @property
     def holds(self) -> bool:
@@ -51,12 +51,12 @@ class Sight:
 
     @property
     def counts(self) -> bool:
-        """Whether its gang has it: bound, or finished well."""
+        """Whether it counts for its gang: bound, or succeeded."""
         return bool(self.node) and not self.gone and self.phase != "Failed"
 
     @property
     def waits(self) -> bool:
-        """Whether it still wants a node."""
+        """Whether it is still pending."""
         return not self.node and not self.gone and self.phase not in TERMINAL
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the checks must know beside the history."""
+    """What the checks need beside the history."""
 
     gpus: Mapping[str, int]
     """By node; a node that is not named has none."""
@@ -77,7 +77,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A time during which a gang was bound in part."""
+    """A time during which a gang was partially bound."""
 
     gang: str
     since_s: float
@@ -85,7 +85,7 @@ class Stretch:
 
     @property
     def lasted_s(self) -> float:
-        """Return how long it was."""
+        """Return its duration."""
         return self.until_s - self.since_s
 
 
@@ -103,7 +103,7 @@ def breaches(history: Iterable[Sight], rules: Rules, *, until_s: float) -> list[
 def partial_stretches(
     history: Iterable[Sight], min_members: Mapping[str, int], *, until_s: float
 ) -> tuple[Stretch, ...]:
-    """Return when a gang had some of its minimum and not all; what still lasts ends at `until_s`."""
+    """Return when a gang had some of its minimum and not all; a stretch that has not ended ends at `until_s`."""
     has: dict[str, set[str]] = {gang: set() for gang in min_members}
     since_s: dict[str, float] = {}
     ended: list[Stretch] = []
@@ -120,9 +120,9 @@ def partial_stretches(
 
 
 def lost(history: Iterable[Sight], rules: Rules) -> list[str]:
-    """Return a sentence for each pod that is neither bound nor waiting for a cause that is told and true.
+    """Return a sentence for each pod that is neither bound nor pending for a reported and true cause.
 
-    Queues are taken to have room: what fits on the nodes must run.
+    Queues are assumed to have room: pods that fit on the nodes must run.
     """
     last = list({sight.uid: sight for sight in history}.values())
     free = Counter(dict(rules.gpus))
@@ -135,7 +135,7 @@ def lost(history: Iterable[Sight], rules: Rules) -> list[str]:
 def _is_told(sight: Sight, free: Mapping[str, int]) -> bool:
     if OURS in sight.cause:
         return UNDECIDED not in sight.cause
-    # kube-scheduler does not ask us while its own filters leave no node, and then says itself what is lacking.
+    # kube-scheduler does not call filter while its own filters leave no node, and reports itself what is missing.
     return f"Insufficient {GPU}" in sight.cause and max(free.values(), default=0) < sight.gpus
 
 
@@ -196,7 +196,7 @@ def _bound_twice(history: Iterable[Sight]) -> list[str]:
 
 
 class Observer:
-    """A watch of all pods, written down; use it as a context manager around what is to be observed."""
+    """A watch of all pods, recorded; use it as a context manager around what is to be observed."""
 
     def __init__(self, bed: Bed) -> None:
         self._http = httpx.Client(
@@ -209,15 +209,15 @@ class Observer:
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
         self._ending = threading.Event()
         self._told = threading.Condition()
-        # Written by the thread alone, while it holds `_told`.
+        # Written only by the thread, while it holds `_told`.
         self._history: list[Sight] = []
         self._present: dict[str, Sight] = {}
         self._lists = 0
-        # The thread's own: where its watch goes on; empty asks for a list.
+        # Used by the thread alone: where its watch continues; empty: list first.
         self._version = ""
 
     def __enter__(self) -> Self:
-        """Start to watch, and return once the first list is in."""
+        """Start to watch, and return once the first list has been read."""
         self._thread.start()
         self._await(lambda: self._lists, within_s=20.0, what="the observer's first list")
         return self
@@ -232,11 +232,11 @@ class Observer:
 
     @property
     def gaps(self) -> int:
-        """Return how often the watch could not go on and had to list anew: what happened in between is unseen."""
+        """Return how often the watch could not continue and had to list again: changes in between were not seen."""
         return self._lists - 1
 
     def history(self) -> tuple[Sight, ...]:
-        """Return everything seen so far, in the order in which the API server made it happen."""
+        """Return everything seen so far, in the order of the API server."""
         with self._told:
             return tuple(self._history)
 
@@ -246,7 +246,7 @@ class Observer:
             return tuple(self._present.values())
 
     def wait_for(self, look: Callable[[Sequence[Sight]], T], *, within_s: float, what: str) -> T:
-        """Return what `look` finds in the pods that exist, as soon as it is true; asked again at every event."""
+        """Return what `look` finds in the existing pods, as soon as it is true; called again at every event."""
         return self._await(lambda: look(tuple(self._present.values())), within_s=within_s, what=what)
 
     def _await(self, look: Callable[[], T], *, within_s: float, what: str) -> T:
@@ -266,7 +266,7 @@ class Observer:
                     self._list()
                 self._follow()
             except (httpx.TransportError, httpx.HTTPStatusError):
-                # The API server is away, or said nothing for a moment.
+                # The API server is unavailable, or sent nothing for a moment.
                 self._ending.wait(0.05)
 
     def _list(self) -> None:
@@ -275,7 +275,7 @@ class Observer:
         there = {sight.uid for sight in pods}
         with self._told:
             gone = [replace(one, at_s=time.monotonic(), gone=True) for one in self._present.values()]
-            # Departures first: a node is free before it is taken again.
+            # Deletions first: a node is free before it is used again.
             self._note([one for one in gone if one.uid not in there] + pods)
             self._lists += 1
         self._version = answer["metadata"]["resourceVersion"]

@@ -1,4 +1,4 @@
-"""Owners of pods as a tenant may submit them, Kubernetes' own kinds and custom ones, and rights for a while."""
+"""Owners of pods as a tenant may submit them, built-in kinds and custom ones, and temporary rights."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,8 +23,9 @@ CUSTOM = {
     "PodGroup": "scheduling.x-k8s.io/v1alpha1",
     "Training": "example.com/v1",
 }
-"""One whose owner lets those below decide, one that says more in its spec, one that pods name by a label, and one of
-the values of the chart."""
+"""A kind that defers to its children, one with more in its spec, one that pods name by a label, and one of the values
+of the chart.
+"""
 
 _numbers = count()
 
@@ -52,7 +53,7 @@ def crd(kind: str) -> Object:
 
 @contextmanager
 def allowed(api: Api, to: Object, **right: Any) -> Iterator[None]:
-    """Give somebody a right for a while."""
+    """Grant a right to a user for a while."""
     known_as = name("for-a-while")
     allow(api, known_as, to, **right)
     yield
@@ -60,7 +61,7 @@ def allowed(api: Api, to: Object, **right: Any) -> Iterator[None]:
 
 
 def custom(kind: str, *, own: Mapping[str, str] | None = None, spec: Object | None = None) -> Object:
-    """Build an owner of a kind that is not Kubernetes' own."""
+    """Build an owner of a kind that is not built into Kubernetes."""
     metadata = {"name": name(kind.lower()), "namespace": TEAM, "labels": dict(own or {})}
     return {"apiVersion": CUSTOM[kind], "kind": kind, "metadata": metadata, "spec": spec or {}}
 
@@ -83,10 +84,10 @@ def owner(kind: str, *, own: Mapping[str, str] | None = None, template: Mapping[
 
 
 def path(made: Object) -> str:
-    """Return where an object is."""
+    """Return the path of an object."""
     return f"{collection_of(made)}/{made['metadata']['name']}"
 
 
 def labelled(labels: Mapping[str, str | None]) -> Object:
-    """Build a change of labels; None takes one away."""
+    """Build a change of labels; None removes one."""
     return {"metadata": {"labels": dict(labels)}}

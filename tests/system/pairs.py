@@ -23,21 +23,21 @@ from tests.system.waiting import eventually
 NAMESPACE, LEASE = "leeboard", "leeboard-scheduler"
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
 SHORT = {"leaseDuration": "8s", "renewDeadline": "5s", "retryPeriod": "1s"}
-"""Half of kube-scheduler's defaults: the tests wait for it to run out. Longer than we take to connect (5 s)."""
+"""Half of kube-scheduler's defaults: the tests wait for the lease to expire. Longer than our connection takes (5 s)."""
 
 UNDER_ANOTHER_NAME = ("unshare", "--uts", "sh", "-c", 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"')
-"""kube-scheduler's identity begins with the name of its host and has no flag: on one machine two of them need that."""
+"""kube-scheduler's identity begins with its host name and has no flag: two on one machine need other host names."""
 
 
 def need_names() -> None:
-    """Skip the test where we may not name the host for one program: that takes root, as in a container's own."""
+    """Skip the test if the host name of one program cannot be set: that needs root, as in a container."""
     tool = shutil.which(UNDER_ANOTHER_NAME[0])
     if tool is None or subprocess.run([tool, "--uts", "true"], check=False, capture_output=True).returncode:
         pytest.skip("two kube-schedulers on one machine need `unshare --uts`, which is not allowed here")
 
 
 def allow_election(api: Api) -> None:
-    """Let kube-scheduler compete for our Lease, and forget who has won before."""
+    """Let kube-scheduler compete for our Lease, and forget earlier holders."""
     api.delete(LEASE_PATH)
     role: Object = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -76,7 +76,7 @@ class Pair:
         self.start_scheduler()
 
     def start_leeboard(self) -> None:
-        """Start Leeboard, which shares the name of its host with the kube-scheduler."""
+        """Start Leeboard, with the same host name as the kube-scheduler."""
         settings = {
             "kubeconfig": str(self._bed.kubeconfig(User.LEEBOARD)),
             "webhook_port": str(self._webhooks),
@@ -89,7 +89,7 @@ class Pair:
         self._bed.start(self._leeboard, [sys.executable, "-m", "app", "serve"], env | {"PYTHONPATH": str(ROOT)})
 
     def start_scheduler(self) -> None:
-        """Start the kube-scheduler as shipped, but for its election."""
+        """Start the kube-scheduler as shipped, except for its election."""
         path = self._bed.folder / f"{self._scheduler}.yaml"
         path.write_text(yaml.safe_dump(self._config()))
         program = self._bed.programs / "kube-scheduler"
@@ -105,20 +105,20 @@ class Pair:
             entry["urlPrefix"] = f"http://{HOST}:{self._webhooks}"
         return config
 
-    # -- what becomes of it
+    # -- its end
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to both at the same time, as far as that goes."""
+        """Send a signal to both at almost the same time."""
         for program in (self._scheduler, self._leeboard):
             self._bed.child(program).process.send_signal(number)
 
     def kill(self) -> None:
-        """End both as a machine failure would."""
+        """End both like a machine failure."""
         self.send(signal.SIGKILL)
         self.forget()
 
     def forget(self) -> None:
-        """Let go of both, wherever they are."""
+        """Forget both, in whatever state they are."""
         for program in (self._scheduler, self._leeboard):
             with suppress(KeyError):
                 self._bed.kill(program)
@@ -137,7 +137,7 @@ class Pair:
         eventually(lambda: process.poll() is not None, within_s=20, what=f"{program} ends")
         self._bed.kill(program)
 
-    # -- what it says
+    # -- its answers
 
     def failing(self) -> set[str]:
         """Return which checks of /readyz fail."""
@@ -145,7 +145,7 @@ class Pair:
         return {line.removeprefix("[-]").split()[0] for line in lines if line.startswith("[-]")}
 
     def filter(self, asked: Object, *nodes: str) -> Object:
-        """Ask as kube-scheduler does."""
+        """Call filter as kube-scheduler does."""
         question = {"Pod": asked, "NodeNames": list(nodes)}
         answer: Object = httpx.post(f"http://{HOST}:{self._webhooks}/filter", json=question, timeout=5.0).json()
         return answer
@@ -155,19 +155,19 @@ class Pair:
         eventually(self.failing, until=lambda failing: not failing, within_s=within_s, what=f"{self.name} is active")
 
     def wait_until_standing_by(self, within_s: float = 30.0) -> None:
-        """Wait until it would decide but for the lease."""
+        """Wait until it is ready except for the lease."""
         eventually(
             self.failing, until=lambda failing: failing == {"active"}, within_s=within_s, what=f"{self.name} stands by"
         )
 
     def log(self) -> str:
-        """Return what its Leeboard has said so far."""
+        """Return the log of its Leeboard so far."""
         return Path(self._bed.folder / f"{self._leeboard}.log").read_text()
 
 
 @contextmanager
 def two_replicas(bed: Bed, suffix: str, *, marked: bool = False) -> Iterator[tuple[Pair, Pair]]:
-    """Run two replicas, of which the first that is yielded is active, and have the bed forget them in the end."""
+    """Run two replicas; the first one yielded is active. The bed forgets both at the end."""
     both = [Pair(bed, f"{name}-{suffix}", marked=marked) for name in ("one", "two")]
     for pair in both:
         pair.start()
@@ -178,7 +178,7 @@ def two_replicas(bed: Bed, suffix: str, *, marked: bool = False) -> Iterator[tup
 
 
 def in_order(one: Pair, other: Pair) -> tuple[Pair, ...]:
-    """Return the one that decides, then the one that stands by; nothing while that is not so."""
+    """Return the active replica, then the standby; nothing while there are not both."""
     failing = one.failing(), other.failing()
     if failing == (set(), {"active"}):
         return one, other

@@ -1,4 +1,4 @@
-"""`make cluster`: a real control plane with Leeboard as it is shipped and simulated GPU nodes, until Ctrl-C."""
+"""`make cluster`: a real control plane with the shipped Leeboard and simulated GPU nodes, until Ctrl-C."""
 
 import argparse
 import operator
@@ -67,7 +67,7 @@ EXAMPLE = (
 
 
 def main() -> None:
-    """Start everything, say what to type next, and wait for Ctrl-C."""
+    """Start everything, print what to type next, and wait for Ctrl-C."""
     options = _options()
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def status_of(bed: Bed, play: Callable[[], None]) -> int:
-    """Play, remove everything, and return the exit status; what went wrong is told before anything is removed."""
+    """Run, remove everything, and return the exit status; an error is printed before anything is removed."""
     with bed:
         try:
             play()
@@ -97,7 +97,7 @@ def _play(bed: Bed, options: argparse.Namespace, ended: threading.Event) -> None
         deployed(bed, api, options.form, PLAIN_SCHEDULER) as running,
         DevicePlugins(bed) as plugins,
     ):
-        # What is printed works from the moment it stands there.
+        # The printed commands work from the moment at which they are printed.
         steps = (partial(_furnish, api, options), partial(_wait_for_gpus, running, options.nodes))
         if begun(steps, ended):
             _say_what_next(running, options)
@@ -114,7 +114,7 @@ def _operators(bed: Bed, api: Api) -> Iterator[Operators]:
 
 
 def begun(steps: Iterable[Callable[[], object]], ended: threading.Event) -> bool:
-    """Take the steps of a start one by one; return whether all were taken before somebody ended it."""
+    """Take the steps of a start one by one; return whether all were taken before it was ended."""
     for step in steps:
         if ended.is_set():
             return False
@@ -130,7 +130,7 @@ def _furnish(api: Api, options: argparse.Namespace) -> None:
 
 
 def _wait_for_gpus(running: Deployed, number: int) -> None:
-    """Wait until Leeboard has heard of the GPUs of every node."""
+    """Wait until Leeboard knows the GPUs of every node."""
 
     def known() -> int:
         answer = httpx.get(f"{running.operations}/api/v1/gpus", headers=running.bed.reading(), timeout=10)
@@ -140,8 +140,8 @@ def _wait_for_gpus(running: Deployed, number: int) -> None:
 
 
 def wait_for_end(checks: Sequence[Callable[[], None]], ended: threading.Event) -> None:
-    """Wait until somebody ends it, or a check raises."""
-    # Awake once a second only to notice what died: the person should see it here, not guess.
+    """Wait until it is ended, or a check raises."""
+    # Awake once a second only to notice ended programs: the user should see the reason here.
     while not ended.wait(1.0):
         for check in checks:
             check()

@@ -1,4 +1,4 @@
-"""What the chart renders to, and its policies put in force on a real API server."""
+"""The rendered chart, and its policies in force on a real API server."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from tests.system.waiting import eventually
 NAMESPACE = "leeboard"
 ADMISSION = "admissionregistration.k8s.io/v1"
 POLICIES = "templates/policies/*"
-"""Files of the chart, as `objects` may be limited to."""
+"""Files of the chart to which `objects` may be limited."""
 
 _sentinels = count()
 
@@ -34,7 +34,7 @@ def objects(  # noqa: PLR0913 - every argument is one value of the chart that te
     try:
         return rendering.objects(rendering.rendered(*arguments, kubernetes=kubernetes, form=form))
     except rendering.ChartError as refused:
-        # Helm's word for "these files render to nothing", which is an answer here.
+        # Helm's message for "these files render to nothing", which is a valid result here.
         if only and "could not find template" in str(refused):
             return []
         raise
@@ -49,7 +49,7 @@ def policies_in_force(
     policies: str = "auto",
     values: Mapping[str, str] | None = None,
 ) -> Iterator[Sequence[Object]]:
-    """Apply the chart's policies, wait until the API server goes by them, and take them away again."""
+    """Apply the chart's policies, wait until the API server applies them, and remove them again."""
     rules = objects(form=form, profile=profile, policies=policies, values=values, only=POLICIES)
     try:
         for rule in rules:
@@ -63,9 +63,10 @@ def policies_in_force(
 
 
 def await_policies(api: Api) -> None:
-    """Wait until the API server goes by every policy written or deleted before.
+    """Wait until the API server applies every policy written or deleted before.
 
-    It reads policies, then bindings, in the order they were written: when one written now counts, those before it do.
+    It reads policies, then bindings, in the order of their writes: when one written now is in force, the earlier ones
+    are.
     """
     name = f"sentinel-{next(_sentinels)}"
     rules = [*_sentinel("Validating", name), *_sentinel("Mutating", name)]

@@ -1,4 +1,4 @@
-"""Admission in the process of the test, over TLS, registered with a real API server under a throw-away certificate."""
+"""Admission in the process of the test, over TLS, registered with a real API server under a temporary certificate."""
 
 import asyncio
 import ipaddress
@@ -35,7 +35,7 @@ NAMES_QUEUE = f"has(object.metadata.labels) && '{QUEUE_LABEL}' in object.metadat
 
 @contextmanager
 def reviewed(api: Api, judge: admission.AnswersAdmission, folder: Path) -> Iterator[None]:
-    """Have the API server ask `judge` about pods, queues and PodGroups until the block ends."""
+    """Let the API server call `judge` for pods, queues and PodGroups until the block ends."""
     with _serving(judge, _certificate(folder)) as port:
         bundle = b64encode((folder / "tls.crt").read_bytes()).decode()
         configurations = list(_configurations(f"https://{HOST}:{port}", bundle))
@@ -51,7 +51,7 @@ def reviewed(api: Api, judge: admission.AnswersAdmission, folder: Path) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """TLS with one certificate for good."""
+    """TLS with one certificate that never changes."""
 
     tls: ssl.SSLContext
 
@@ -75,7 +75,7 @@ def _serving(judge: admission.AnswersAdmission, tls: ssl.SSLContext) -> Iterator
 
 
 def _certificate(folder: Path) -> ssl.SSLContext:
-    """Write a certificate that vouches for itself and its key; return a context that serves with them."""
+    """Write a self-signed certificate and its key; return a context that serves with them."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
     address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))])
@@ -119,7 +119,7 @@ def _configurations(url: str, bundle: str) -> Iterator[Object]:
 
 
 def _charts(name: str) -> Object:
-    """Return a webhook as the chart has it."""
+    """Return a webhook of the chart."""
     items = objects(only="templates/webhooks.yaml")
     found: Object = next(each for item in items for each in item["webhooks"] if each["name"] == name)
     return found
@@ -155,14 +155,14 @@ def _condition(name: str, expression: str) -> Object:
 
 
 def _wait_until_asked(api: Api) -> None:
-    """Wait until the API server goes by both configurations: it learns of each by a watch of its own."""
+    """Wait until the API server applies both configurations: it watches them separately."""
     said = partial(_said_of, api)
     eventually(partial(said, {"gpu-memory": "0"}), until=refused, within_s=20.0, what="the API server has pods judged")
     eventually(partial(said, {}), until=held, within_s=20.0, what="the API server has pods changed")
 
 
 def refused(said: Object | str) -> bool:
-    """Return whether the API server refused a pod in our words."""
+    """Return whether the API server refused a pod with our message."""
     return "gpu-memory annotation value must be a positive integer" in said
 
 
@@ -172,7 +172,7 @@ def held(said: Object | str) -> bool:
 
 
 def _said_of(api: Api, annotations: Object) -> Object | str:
-    """Return what the API server would store, or how it refuses to."""
+    """Return what the API server would store, or its refusal."""
     try:
         return api.call("POST", DEFAULT_PODS, body=pod("probe", annotations=annotations, gpus=0), query=DRY_RUN)
     except ApiError as error:

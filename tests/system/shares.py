@@ -1,4 +1,4 @@
-"""What the tests know for themselves of pods that use GPUs: who asks for what, and what their containers would see."""
+"""The tests' own knowledge of pods with GPUs: their requests, and what their containers would see."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def key(pod: Object) -> str:
 
 
 def path_of_pod(pod: Object) -> str:
-    """Return where the API server has it."""
+    """Return its path on the API server."""
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
@@ -40,23 +40,23 @@ def node_of(pod: Object) -> str:
 
 
 def is_over(pod: Object) -> bool:
-    """Whether it has ended, well or badly."""
+    """Whether it has ended, in success or failure."""
     return pod["status"].get("phase") in TERMINAL
 
 
 def is_reservation(pod: Object) -> bool:
-    """Whether it holds a device for others."""
+    """Whether it is a reservation pod."""
     metadata = pod["metadata"]
     return (metadata["namespace"], metadata.get("labels", {}).get("app")) == (RESERVATIONS, RESERVATIONS)
 
 
 def asks_for_part(pod: Object) -> bool:
-    """Whether it wants parts of devices."""
+    """Whether it requests GPU shares."""
     return "gpu-fraction" in annotations(pod) or "gpu-memory" in annotations(pod)
 
 
 def whole_gpus(pod: Object) -> int:
-    """Return how many whole devices the kubelet has to give it."""
+    """Return how many whole devices the kubelet has to assign to it."""
     of = [
         [int(each.get("resources", {}).get("limits", {}).get(GPU, 0)) for each in pod["spec"].get(kind) or []]
         for kind in ("containers", "initContainers")
@@ -65,7 +65,7 @@ def whole_gpus(pod: Object) -> int:
 
 
 def part(pod: Object, device_memory_mib: int) -> Fraction:
-    """Return which part of each of its devices a pod was promised, where they have so much memory by their label."""
+    """Return the reserved part of each of its devices, for this memory in the label of the node."""
     if "gpu-fraction" in annotations(pod):
         return Fraction(annotations(pod)["gpu-fraction"])
     counted = device_memory_mib - device_memory_mib % MEMORY_STEP_MIB
@@ -73,17 +73,17 @@ def part(pod: Object, device_memory_mib: int) -> Fraction:
 
 
 def number_of_devices(pod: Object) -> int:
-    """Return of how many devices it wants a part."""
+    """Return of how many devices it requests a share."""
     return int(annotations(pod).get("gpu-fraction-num-devices", "1"))
 
 
 def devices(pod: Object) -> tuple[str, ...]:
-    """Return the UUIDs that bind wrote on a pod that shares."""
+    """Return the UUIDs that bind wrote on a sharing pod."""
     return _listed(annotations(pod).get(DEVICES, ""))
 
 
 def groups(pod: Object) -> tuple[str, ...]:
-    """Return the shared devices by their names, as bind wrote them."""
+    """Return the names of the shared devices, as bind wrote them."""
     return _listed(annotations(pod).get(GROUPS, ""))
 
 
@@ -93,9 +93,9 @@ def sharing_container(pod: Object) -> str:
 
 
 def environment(pod: Object, whole: tuple[str, ...] = ()) -> dict[str, dict[str, str]]:
-    """Return the environment that each container would see; `whole` are the devices the kubelet gave to the pod.
+    """Return the environment that each container would see; `whole` are the devices the kubelet assigned to the pod.
 
-    As a kubelet does: a field that is not there is empty, and what the pod says comes after the device plugin's.
+    As in a kubelet: a missing field is empty, and the variables of the pod come after those of the device plugin.
     """
     every = [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]
     return {each["name"]: _given(each, whole) | _stated(pod, each) for each in every}

@@ -1,4 +1,4 @@
-"""Leeboard as shipped with admission, on simulated GPU nodes, with an observer that sees every device given out."""
+"""The shipped Leeboard with admission, on simulated GPU nodes, with an observer of every assigned device."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,25 +22,25 @@ from tests.system.waiting import eventually
 QUEUE = "default-queue"
 RESERVATION_PODS = f"/api/v1/namespaces/{RESERVATIONS}/pods"
 WITHIN_S = 30.0
-"""No promise of ours, but what a busy machine may take."""
+"""Not a promise of Leeboard, but the time that a busy machine may need."""
 
 _node_numbers = count()
 
 
 def sharer(name: str, fraction: str = "", **more: object) -> Object:
-    """Build a pod that wants a fraction of a GPU; `annotations` and all else as for `pod`."""
+    """Build a pod that requests a fraction of a GPU; `annotations` and all else as for `pod`."""
     own: dict[str, str] = {"gpu-fraction": fraction} if fraction else {}
     annotations: Mapping[str, str] = more.pop("annotations", {})  # type: ignore[assignment] # free-form by design
     return pod(name, gpus=0, cpu="100m", memory="64Mi", queue=QUEUE, annotations=own | dict(annotations), **more)  # type: ignore[arg-type] # as above
 
 
 def whole(name: str, gpus: int = 1) -> Object:
-    """Build a pod that wants whole GPUs."""
+    """Build a pod that requests whole GPUs."""
     return pod(name, gpus=gpus, cpu="100m", memory="64Mi", queue=QUEUE)
 
 
 class SharingCluster:
-    """A running cluster of which the test makes the nodes."""
+    """A running cluster whose nodes the test creates."""
 
     def __init__(self, running: Deployed, plugins: DevicePlugins, observer: GpuObserver, scheduler_port: int) -> None:
         self.api = running.api
@@ -49,7 +49,7 @@ class SharingCluster:
         self.observer = observer
         self._scheduler_port = scheduler_port
 
-    # -- changing it
+    # -- changes
 
     def add_gpu_nodes(self, number: int, *, gpus: int, machine: Machine = H100) -> list[str]:
         """Create GPU nodes, and return their names when their agents have reported."""
@@ -68,17 +68,17 @@ class SharingCluster:
             self.api.delete_now(f"{DEFAULT_PODS}/{name}")
 
     def kill_leeboard(self) -> None:
-        """End Leeboard as a crash would."""
+        """End Leeboard like a crash."""
         self.running.bed.kill("leeboard")
 
     def start_leeboard(self) -> None:
         """Start it again; it need not be ready on return."""
         self.running.start_leeboard()
 
-    # -- looking at it
+    # -- reading
 
     def run(self, *pods: Object) -> list[Object]:
-        """Create pods and wait until they run; return them as they are then, in this order."""
+        """Create pods and wait until they run; return their current state, in this order."""
         self.api.create_all(pods)
         return self.wait_until_run(*(one["metadata"]["name"] for one in pods))
 
@@ -88,7 +88,7 @@ class SharingCluster:
         return [self.api.get(f"{DEFAULT_PODS}/{name}") for name in names]
 
     def get(self, name: str) -> Object:
-        """Return a pod as it is."""
+        """Return the current state of a pod."""
         return self.api.get(f"{DEFAULT_PODS}/{name}")
 
     def sees(self, one: Object) -> dict[str, dict[str, str]]:
@@ -96,7 +96,7 @@ class SharingCluster:
         return environment(one, self.plugins.held_by(one))
 
     def wait_for_why(self, name: str, text: str) -> None:
-        """Wait until the reason for which a pod waits contains the text."""
+        """Wait until the reason for which a pod is pending contains the text."""
         eventually(
             lambda: str(self.running.why(name)),
             until=lambda said: text in said,
@@ -113,7 +113,7 @@ class SharingCluster:
         return self.api.get(f"/api/v1/namespaces/{RESERVATIONS}/pods/{self.plugins.holder(uuid).rpartition('/')[2]}")
 
     def wait_for_reservations(self, number: int, within_s: float = WITHIN_S) -> list[Object]:
-        """Wait until there are just so many reservation pods; return them."""
+        """Wait until there is exactly this number of reservation pods; return them."""
         return eventually(
             self.reservations,
             until=lambda seen: len(seen) == number,
@@ -122,14 +122,14 @@ class SharingCluster:
         )
 
     def told(self, *beginnings: str) -> float:
-        """Return the sum of kube-scheduler's metrics of which a line begins so."""
-        # Its serving certificate signs itself and is made anew at each start.
+        """Return the sum of the metrics of kube-scheduler whose lines begin with this text."""
+        # Its serving certificate is self-signed and created again at each start.
         address = f"https://{HOST}:{self._scheduler_port}/metrics"
         text = httpx.get(address, verify=False, trust_env=False).raise_for_status().text
         return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(beginnings))
 
     def check(self) -> None:
-        """See that no device was ever given out wrongly."""
+        """Check that no device was ever assigned wrongly."""
         found = self.observer.breaches()
         assert not found, "\n".join(found)
 
@@ -138,7 +138,7 @@ class SharingCluster:
         return {one["metadata"]["name"] for one in found if one.get("status", {}).get("devices")}
 
     def clear(self) -> None:
-        """Remove all pods; those that reserve go by themselves, where nothing has gone wrong."""
+        """Remove all pods; reservation pods are deleted by Leeboard if nothing is wrong."""
         for one in self.api.items(PODS):
             if one["metadata"]["namespace"] == "default":
                 self.api.delete_now(path_of_pod(one))
@@ -146,7 +146,7 @@ class SharingCluster:
 
 
 def same_device(*pods: Object) -> bool:
-    """Whether all of them have parts of one and the same device."""
+    """Whether all of them share the same device."""
     return len({devices(one) for one in pods}) == 1 and len(devices(pods[0])) == 1
 
 
@@ -159,7 +159,7 @@ class Ground:
 
     @contextmanager
     def cluster(self, *, grace_s: float = GRACE_S) -> Iterator[SharingCluster]:
-        """Lend it to one test: checked and cleared at the end, and what is left removed whatever happens.
+        """Yield it to one test: checked and cleaned at the end, and the rest is removed in any case.
 
         For `grace_s` the devices may be in dispute.
         """

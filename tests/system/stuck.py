@@ -1,4 +1,4 @@
-"""Ways to get pods stuck, and what is told of it: by `leeboard why`, in the status of the PodGroup, and in events."""
+"""Ways to make pods pending, and the reports: by `leeboard why`, in the status of the PodGroup, and in events."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,22 +19,23 @@ from tests.system.watched import DEFAULT_GROUPS, OURS_ALONE
 from tests.system.workloads.cluster import WorkloadCluster, empty_workloads
 
 WITHIN_S = 30.0
-"""No promise of ours, but what a busy machine may take."""
+"""Not a promise of Leeboard, but the time that a busy machine may need."""
 ZONE = "topology.kubernetes.io/zone"
 REPORTER = "leeboard"
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 AGAIN = re.compile(r"tried again in \d+ s|it is being tried again")
 RESERVATION = re.compile(r"gpu-reservation-[\w-]+")
-"""A time of day, when the next attempt is, and the name of a reservation pod: what no test can know beforehand."""
+"""A time of day, the time of the next attempt, and the name of a reservation pod: a test cannot know them beforehand.
+"""
 VOLUMES = ("/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes")
 
 Details = Mapping[str, int | str]
-"""The numbers of a cause, for programs."""
+"""The numbers of a cause, in machine-readable form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why something waits, as it is told; what no test can know is `<time>`, `<again>` or `<name>`."""
+    """A reported cause; parts that a test cannot know are `<time>`, `<again>` or `<name>`."""
 
     reason: str
     sentence: str
@@ -42,46 +43,46 @@ class Cause:
 
 
 class StuckCluster(WorkloadCluster):
-    """A cluster in which things get stuck; Leeboard runs already, for all tests of a file."""
+    """A cluster in which pods are pending; Leeboard runs already, for all tests of a file."""
 
     def __init__(self, running: Deployed, observer: Observer) -> None:
         super().__init__(running, observer)
         self.running_form = running
 
-    # -- what the owner is told
+    # -- what the owner sees
 
     def shown(self, target: str, *options: str) -> str:
-        """Return what `leeboard why` prints, on a wide terminal; of an error what it says."""
+        """Return what `leeboard why` prints, on a wide terminal; for an error its message."""
         environment = {"COLUMNS": "400", "LEEBOARD_URL": self.running_form.operations}
         environment["LEEBOARD_TOKEN"] = self.running_form.bed.token(User.ADMIN)
         result = CliRunner(env=environment).invoke(main, ["why", target, *options])
         return result.output
 
     def told(self, target: str) -> Object:
-        """Return the JSON that `leeboard why` prints; of an error nothing."""
+        """Return the JSON that `leeboard why` prints; for an error nothing."""
         shown = self.shown(target, "--output", "json")
         told: Object = orjson.loads(shown) if shown.startswith("{") else {}
         return told
 
     def cause(self, target: str) -> Cause | None:
-        """Return why it is where it is."""
+        """Return the cause of its state."""
         why = self.told(target).get("why")
         return Cause(why["reason"], _comparable(why["sentence"]), _details(why["details"])) if why else None
 
     def wait_until_stuck(self, pod: str, cause: Cause) -> None:
-        """Wait until a pod alone is told this cause everywhere."""
+        """Wait until this cause of a single pod is reported everywhere."""
         self.wait_until_told(pod, cause)
         self.wait_for_event(pod, cause)
 
     def wait_until_gang_stuck(self, group: str, cause: Cause) -> None:
-        """Wait until a PodGroup and the first of its pods are told this cause everywhere."""
+        """Wait until this cause of a PodGroup and the first of its pods is reported everywhere."""
         for target in (f"{group}-0", f"podgroup/{group}"):
             self.wait_until_told(target, cause)
         self.wait_for_condition(group, cause)
         self.wait_for_event(group, cause)
 
     def wait_until_told(self, target: str, cause: Cause) -> None:
-        """Wait until `leeboard why` names just this cause, to programs and to people."""
+        """Wait until `leeboard why` reports exactly this cause, in JSON and in text."""
         eventually(
             lambda: self.cause(target),
             until=lambda seen: seen == cause,
@@ -97,14 +98,14 @@ class StuckCluster(WorkloadCluster):
         )
 
     def wait_until_mended(self, name: str, number: int, *, told: Cause) -> None:
-        """Wait until so many pods of this name run and nothing is said any more; only this cause was ever told."""
+        """Wait until this many pods of this name run and nothing is reported; only this cause was ever reported."""
         self.wait_until_run(name, number)
         if self.api.find(f"{DEFAULT_GROUPS}/{name}"):
             self.wait_until_resolved(name)
         assert self.warnings(name) == [(told.reason, told.sentence)]
 
     def wait_for_condition(self, group: str, cause: Cause) -> None:
-        """Wait until the status of a PodGroup says so, and nothing else."""
+        """Wait until the status of a PodGroup shows exactly this."""
         told = (cause.reason, cause.sentence)
         expected = [("UnschedulableOnNodePool", "True", *told, [told])]
         eventually(
@@ -115,7 +116,7 @@ class StuckCluster(WorkloadCluster):
         )
 
     def wait_until_resolved(self, group: str) -> None:
-        """Wait until the status of a PodGroup says nothing any more."""
+        """Wait until the status of a PodGroup reports nothing."""
         eventually(
             lambda: self._conditions(group),
             until=lambda seen: seen == [],
@@ -124,7 +125,7 @@ class StuckCluster(WorkloadCluster):
         )
 
     def wait_for_event(self, name: str, cause: Cause) -> None:
-        """Wait until one event about the object tells this, and no other does."""
+        """Wait until exactly one event about the object reports this."""
         expected = [(cause.reason, cause.sentence)]
         eventually(
             lambda: self.warnings(name),
@@ -134,7 +135,7 @@ class StuckCluster(WorkloadCluster):
         )
 
     def wait_until_described(self, path: str, expected: list[str]) -> None:
-        """Wait until `kubectl describe` shows just these events of Leeboard at the object of this path."""
+        """Wait until `kubectl describe` shows exactly these events of Leeboard at the object of this path."""
         eventually(
             lambda: self._described(path),
             until=lambda seen: seen == expected,
@@ -148,12 +149,12 @@ class StuckCluster(WorkloadCluster):
         return [one["message"] for one in found if one["reportingComponent"] == REPORTER]
 
     def warnings(self, name: str) -> list[tuple[str, str]]:
-        """Return reason and text of every warning about the object that is of Leeboard."""
+        """Return reason and text of every warning of Leeboard about the object."""
         found = self.warnings_of(name)
         return [(one["reason"], _comparable(one["note"])) for one in found if one["regarding"]["name"] == name]
 
     def warnings_of(self, prefix: str) -> list[Object]:
-        """Return every warning of Leeboard about objects whose names begin so, the oldest first."""
+        """Return every warning of Leeboard about objects with this prefix, the oldest first."""
         ours = [one for one in self._new_events() if one["reportingController"] == REPORTER]
         found = [one for one in ours if one["type"] == "Warning" and one["regarding"]["name"].startswith(prefix)]
         return sorted(found, key=lambda one: str(one["eventTime"]))
@@ -163,10 +164,10 @@ class StuckCluster(WorkloadCluster):
         conditions: list[Object] = status.get("schedulingConditions", [])
         return conditions
 
-    # -- what gets it stuck
+    # -- what makes it pending
 
     def start_again(self, **settings: str) -> None:
-        """Start Leeboard anew with these settings."""
+        """Restart Leeboard with these settings."""
         self.running_form.bed.stop("leeboard")
         again = replace(self.running_form, settings=settings)
         again.start_leeboard()
@@ -174,7 +175,7 @@ class StuckCluster(WorkloadCluster):
 
     @contextmanager
     def policy(self, name: str, resource: str, expression: str, message: str) -> Iterator[None]:
-        """Have the API server refuse what is created and does not fulfil an expression, until the end of this."""
+        """Let the API server refuse new objects that do not fulfil an expression, until the block ends."""
         rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}
         spec = {
             "failurePolicy": "Fail",
@@ -198,7 +199,7 @@ class StuckCluster(WorkloadCluster):
             await_policies(self.api)
 
     def add_node(self, name: str, *, gpus: int, **more: object) -> None:
-        """Create a node by a name that no other test uses; `memory`, `labels` and `taints` as for a node."""
+        """Create a node with a name that no other test uses; `memory`, `labels` and `taints` as for a node."""
         taints = more.pop("taints", None)
         node = gpu_node(name, gpus=gpus, **more)  # type: ignore[arg-type] # free-form by design
         if taints:
@@ -207,7 +208,7 @@ class StuckCluster(WorkloadCluster):
         self.expect(name, gpus=gpus)
 
     def expect(self, node: str, *, gpus: int) -> None:
-        """Note how many GPUs a node has that others have made."""
+        """Record the number of GPUs of a node that others have created."""
         self._gpus[node] = gpus
 
     def entitle(self, queue: str, **gpus: int) -> None:
@@ -215,11 +216,11 @@ class StuckCluster(WorkloadCluster):
         self.api.patch(f"{QUEUES}/{queue}", {"spec": {"resources": {"gpu": gpus}}})
 
     def untaint(self, node: str) -> None:
-        """Take every taint off a node."""
+        """Remove every taint of a node."""
         self.api.patch(f"{NODES}/{node}", {"spec": {"taints": None}})
 
     def claim_volume(self, name: str, *, zone: str) -> None:
-        """Have a claim whose volume is in a zone, as if it had been bound long ago."""
+        """Create a claim whose volume is in a zone, as if it had been bound long ago."""
         metadata = {"name": name, "namespace": "default", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
         size, modes = {"storage": "1Gi"}, ["ReadWriteOnce"]
         spec = {"accessModes": modes, "resources": {"requests": size}, "volumeName": name, "storageClassName": ""}
@@ -238,7 +239,7 @@ class StuckCluster(WorkloadCluster):
 
 @contextmanager
 def stuck_cluster(running: Deployed) -> Iterator[StuckCluster]:
-    """Lend Leeboard to one test, and remove what only tests here create."""
+    """Yield Leeboard to one test, and remove what only tests here create."""
     try:
         with Observer(running.bed) as observer:
             cluster = StuckCluster(running, observer)
@@ -254,7 +255,7 @@ def stuck_cluster(running: Deployed) -> Iterator[StuckCluster]:
 def _remove_volumes(api: Api) -> None:
     for collection in VOLUMES:
         for item in api.items(collection):
-            # Nobody runs here who would take the finalizers off.
+            # No controller runs here that would remove the finalizers.
             api.patch(path_of(collection, item), {"metadata": {"finalizers": None}})
         api.empty(collection)
 

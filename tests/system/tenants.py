@@ -1,4 +1,4 @@
-"""A tenant as the threat model has it: writes pods, their owners and PodGroups in one namespace, and nothing else."""
+"""A tenant of the threat model: writes pods, their owners and PodGroups in one namespace, and nothing else."""
 
 import ssl
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from tests.system.identities import User
 from tests.system.waiting import eventually
 
 TEAM = "team-a"
-"""Namespace of the tenant, and name of the queue that is theirs."""
+"""Namespace of the tenant, and name of their queue."""
 RBAC = "rbac.authorization.k8s.io"
 WRITES = ["create", "get", "list", "update", "patch", "delete"]
 
 
 def settle(api: Api) -> None:
-    """Make the tenant's namespace and rights, and wait until pods can be created there."""
+    """Create the tenant's namespace and rights, and wait until pods can be created there."""
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}})
     rules = [
         _rule("", ["pods", "pods/status", "pods/ephemeralcontainers", "replicationcontrollers"], WRITES),
@@ -35,7 +35,7 @@ def settle(api: Api) -> None:
 def allow(  # noqa: PLR0913 - a right is no less than this
     api: Api, name: str, to: Object, *, group: str, resource: str, verbs: list[str], names: Sequence[str] = ()
 ) -> None:
-    """Give a subject a right over the whole cluster, under a name that `revoke` takes; what it held is replaced."""
+    """Grant a subject a cluster-wide right under a name for `revoke`; an earlier right of that name is replaced."""
     rule = _rule(group, [resource], verbs) | ({"resourceNames": list(names)} if names else {})
     api.apply({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": [rule]})
     reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
@@ -44,7 +44,7 @@ def allow(  # noqa: PLR0913 - a right is no less than this
 
 
 def revoke(api: Api, name: str) -> None:
-    """Take back what was given under that name."""
+    """Revoke the right granted under that name."""
     api.delete(f"/apis/{RBAC}/v1/clusterrolebindings/{name}")
     api.delete(f"/apis/{RBAC}/v1/clusterroles/{name}")
 

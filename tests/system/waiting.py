@@ -15,7 +15,7 @@ def eventually(
 ) -> T:
     """Return what `look` sees as soon as `until` accepts it; fail with the last thing seen when time is up.
 
-    An unreachable server counts as "not yet"; every other exception of `look` is a broken promise and passes through.
+    An unreachable server counts as "not yet"; every other exception of `look` is raised.
     """
     deadline = time.monotonic() + within_s
     seen: object = "nothing yet"

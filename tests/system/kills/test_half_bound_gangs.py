@@ -1,4 +1,4 @@
-"""A gang that is bound in part when a program is killed, while others wait for the same GPUs."""
+"""A gang that is partially bound when a program is killed, while others wait for the same GPUs."""
 
 import time
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ ROUNDS = 3
 
 
 def wait_for_gpus(api: Api) -> None:
-    """Create a gang of 50 and 40 pods alone, for which there is no node yet; the gang goes before them."""
+    """Create a gang of 50 and 40 single pods, for which there is no node yet; the gang is first."""
     group, *members = gang("crew", size=50, queue=QUEUE)
     group["spec"]["priorityClassName"] = "build-preemptible"
     api.create_all([group, *members])
@@ -39,7 +39,7 @@ def wait_for_gpus(api: Api) -> None:
 
 
 def go_away(api: Api, observer: Observer) -> None:
-    """Delete what `wait_for_gpus` has made."""
+    """Delete what `wait_for_gpus` has created."""
     delete_gang(api, "crew", 50)
     for index in range(OTHERS):
         api.delete_now(f"{DEFAULT_PODS}/other-{index}")
@@ -51,7 +51,7 @@ def test_gang_left_partially_bound_by_a_crash_is_completed_before_others_start(
 ) -> None:
     (node,) = gpus = add_nodes(api, 1, gpus=60)
     rules = Rules(gpus=gpus, min_members={"crew": 50})
-    # As after a month's work: what Leeboard lists when it starts is not all there at one moment.
+    # As after a month of operation: what Leeboard lists at its start does not arrive at one moment.
     api.create_all(pod_group(f"old-{index}", min_member=2, queue=QUEUE) for index in range(600))
 
     with Observer(own_bed) as observer:
@@ -70,7 +70,7 @@ def test_gang_left_partially_bound_by_a_crash_is_completed_before_others_start(
 
 
 def bind(api: Api, name: str, node: str) -> None:
-    """Bind a pod, as a Leeboard did that is no more."""
+    """Bind a pod, like a Leeboard that is gone."""
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
     api.call("POST", f"{DEFAULT_PODS}/{name}/binding", body=binding)
@@ -89,7 +89,7 @@ def test_partially_bound_gang_is_completed_before_others_start(
         for _ in range(ROUNDS):
             wait_for_gpus(api)
             observer.wait_for(all_are_told, within_s=within_s, what="all are told why they wait")
-            # One node, so that all GPUs are there at one moment.
+            # One node, so that all GPUs exist from one moment on.
             node = add_nodes(api, 1, gpus=60)
             rules = replace(rules, gpus={**rules.gpus, **node})
             observer.wait_for(partial(bound, of="crew"), within_s=within_s, what="the first member is bound")

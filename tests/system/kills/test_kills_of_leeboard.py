@@ -1,4 +1,4 @@
-"""Kills Leeboard twenty times, while two gangs take turns."""
+"""Kills Leeboard twenty times while two gangs alternate."""
 
 import threading
 import time
@@ -32,11 +32,11 @@ from tests.system.observer import Observer, Rules, Sight, breaches
 KILLS = 20
 RIVALS = {"red": 50, "blue": 50}
 SINGLES = 8
-"""At most so many pods alone at once: with 60 GPUs there is always room for one gang, and never for two."""
+"""At most this many single pods at once: of 60 GPUs there is always room for one gang, and never for two."""
 
 
 class Phase(Enum):
-    """What a kill has met; the first that is true."""
+    """The state at a kill; the first one that is true."""
 
     STARTING = "Leeboard was not ready yet"
     BINDING = "a gang was bound in part, and growing"
@@ -46,7 +46,7 @@ class Phase(Enum):
 
 
 class Trigger(Enum):
-    """What a kill follows."""
+    """The event before a kill."""
 
     FIRST_BIND = "the first bind of a gang"
     LAST_KILL = "the kill before"
@@ -70,7 +70,7 @@ def moments(chance: Random) -> list[Moment]:
 
 
 def phase_now(service: Service, observer: Observer) -> Phase:
-    """Tell what a kill at this moment meets."""
+    """Return the state at this moment, for a kill."""
     ready, pods, history = service.is_ready(), observer.present(), observer.history()
     if not ready:
         return Phase.STARTING
@@ -82,12 +82,12 @@ def phase_now(service: Service, observer: Observer) -> Phase:
 
 
 def _shrinks(history: Sequence[Sight], name: str) -> bool:
-    """Whether a gang's last change was the departure of a bound member."""
+    """Whether the last change of a gang was the deletion of a bound member."""
     return next(one.gone for one in reversed(history) if one.gang == name and one.node)
 
 
 class Traffic:
-    """Gangs that are deleted and come again, and pods alone that come and go, until it ends."""
+    """Gangs and single pods that are deleted and created again until it ends."""
 
     def __init__(self, api: Api, observer: Observer, seed: int) -> None:
         self._api = api
@@ -95,18 +95,18 @@ class Traffic:
         self._seed = seed
         self._ending = threading.Event()
         self.handovers = 0
-        """How often a gang that ran whole was deleted and created anew. Written by `_take_turns`."""
+        """How often a completely running gang was deleted and created again. Written by `_take_turns`."""
 
     @contextmanager
     def running(self) -> Iterator["Traffic"]:
-        """Run in two threads; what went wrong in them is raised at the end."""
+        """Run in two threads; their errors are raised at the end."""
         with ThreadPoolExecutor(2) as pool:
             parts: list[Future[None]] = [pool.submit(self._take_turns), pool.submit(self._come_and_go)]
             try:
                 yield self
             finally:
                 self._ending.set()
-                # A test that waits in vain for traffic that has ended should show both.
+                # A test that waits in vain for ended traffic should show both errors.
                 for part in parts:
                     part.result()
 
@@ -132,7 +132,7 @@ class Traffic:
 
 
 def whole_gang(pods: Sequence[Sight]) -> str:
-    """Return the rival that runs whole, empty when none does."""
+    """Return the rival that runs completely, empty when none does."""
     return next((name for name, size in RIVALS.items() if bound(pods, name) == size), "")
 
 
@@ -170,7 +170,7 @@ def test_rival_gangs_survive_20_kills_of_leeboard(own_bed: Bed, api: Api, servic
         report(observer, rules, found, kills_s)
 
     assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
-    # Without these the kills have proven nothing.
+    # Otherwise the kills have proven nothing.
     assert met[Phase.BINDING] >= 3
     assert traffic.handovers >= 5
 

@@ -1,4 +1,4 @@
-"""Kills kube-scheduler and the API server, and replaces pods while their reservation stands."""
+"""Kills kube-scheduler and the API server, and replaces pods with a reservation."""
 
 import signal
 import time
@@ -76,7 +76,7 @@ def test_gang_starts_whole_although_kube_scheduler_is_killed_at_its_first_bind(
 
 
 class Pause(Enum):
-    """When kube-scheduler, stopped while a pod is promised, goes on."""
+    """When kube-scheduler, stopped while a pod has a reservation, continues."""
 
     BEFORE_DELETION = "before the promised pod is deleted"
     BEFORE_CREATION = "between deletion and creation"
@@ -98,7 +98,7 @@ def test_pod_recreated_under_its_name_while_reserved_runs_and_keeps_no_reservati
             observer.wait_for(partial(runs, uid=uid), within_s=15, what=f"twin runs ({goes_on.value})")
             taken[goes_on.value] += 1
             api.delete_now(f"{DEFAULT_PODS}/twin")
-        # Had a promise been left behind, its GPU would be missing now.
+        # A leftover reservation would make its GPU unavailable now.
         api.create_all(pod(f"last-{index}", queue=QUEUE) for index in range(4))
         api.wait_for_phase("Running", *(f"last-{index}" for index in range(4)), within_s=15)
         settle(observer, rules)
@@ -108,7 +108,7 @@ def test_pod_recreated_under_its_name_while_reserved_runs_and_keeps_no_reservati
 
 
 def recreate_while_promised(api: Api, bed: Bed, service: Service, goes_on: Pause) -> None:
-    """Create a pod, stop kube-scheduler before it can ask for it, and replace the pod once it is promised."""
+    """Create a pod, stop kube-scheduler before its filter call, and replace the pod once it has a reservation."""
     scheduler = bed.child("own-scheduler").process
     scheduler.send_signal(signal.SIGSTOP)
     eventually(lambda: stands_still(scheduler.pid), within_s=5, what="kube-scheduler stands still", every_s=0.001)
@@ -124,7 +124,7 @@ def recreate_while_promised(api: Api, bed: Bed, service: Service, goes_on: Pause
 
 
 def stands_still(pid: int) -> bool:
-    """Whether every thread of a stopped process has come to a stop, which takes a moment on a busy machine."""
+    """Whether every thread of a stopped process has stopped, which takes a moment on a busy machine."""
     states = [task.read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").glob("*/stat")]
     return set(states) == {"T"}
 
@@ -137,7 +137,7 @@ def runs(pods: Sequence[Sight], uid: str) -> bool:
 def test_leeboard_recovers_from_the_death_of_the_api_server_without_a_restart(
     own_bed: Bed, api: Api, service: Service, away_s: float
 ) -> None:
-    # Without an API server nobody can bind or release anything.
+    # Without an API server no component can bind or release anything.
     longest_s = 30.0 + away_s
     gpus = add_nodes(api, 10, gpus=6)
     rules = Rules(gpus=gpus, min_members={"crew": 50, "band": 5}, longest_partial_s=longest_s)
@@ -168,7 +168,7 @@ def test_leeboard_recovers_from_the_death_of_the_api_server_without_a_restart(
 
 
 def assert_answers_that_it_cannot_know(service: Service) -> None:
-    """See that Leeboard, without an API server, refuses to answer instead of refusing the pod (F1, I11)."""
+    """Check that Leeboard, without an API server, returns an error instead of a refusal of the pod (F1, I11)."""
     eventually(lambda: not service.is_ready(), within_s=10, what="Leeboard is no longer ready")
     question = {"Pod": pod("asked", queue=QUEUE), "NodeNames": ["k000"]}
     answer = httpx.post(f"{service.webhooks}/filter", json=question).json()
