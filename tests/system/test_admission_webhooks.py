@@ -1,4 +1,4 @@
-"""What people and controllers see of admission: the real API server asks, and Leeboard answers over TLS."""
+"""Admission as users and controllers see it: the real API server calls, and Leeboard answers over TLS."""
 
 import subprocess
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ TEAM = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "opted-in"
 
 
 class Reviewed:
-    """A cluster in which admission is asked; its cache shows what the test has created."""
+    """A cluster with admission; its cache shows what the test has created."""
 
     def __init__(self, bed: Bed, api: Api) -> None:
         self.bed, self.api = bed, api
@@ -55,7 +55,7 @@ class Reviewed:
         return self.admission.mutate(question)
 
     def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
-        """Answer as Leeboard does, and note who has changed a pod."""
+        """Answer as Leeboard does, and record the users that changed a pod."""
         if (question.kind, question.operation) == ("Pod", Operation.UPDATE):
             self.changes.append(question.name)
         return self.admission.validate(question)
@@ -78,7 +78,7 @@ class Reviewed:
         return str(denied.value)
 
     def kubectl(self, *arguments: str, stdin: Object | None = None) -> str:
-        """Run kubectl; return all that it said."""
+        """Run kubectl; return all its output."""
         kubeconfig = f"--kubeconfig={self.bed.kubeconfig(User.ADMIN)}"
         command: list[str | Path] = [self.bed.programs / "kubectl", kubeconfig, *arguments]
         text = yaml.safe_dump(stdin) if stdin else None
@@ -88,7 +88,7 @@ class Reviewed:
 
 @pytest.fixture(scope="module")
 def prepared(session_bed: Bed, session_api: Api) -> Iterator[Bed]:
-    """Install what we ship, and a namespace that has opted in."""
+    """Install the shipped manifests, and a namespace that has opted in."""
     install(session_api)
     session_api.apply(TEAM)
     account = "/api/v1/namespaces/opted-in/serviceaccounts/default"
@@ -126,7 +126,7 @@ def test_a_managed_pod_gets_our_gate_unless_it_can_run_now(it: Reviewed) -> None
     alone = it.create(pod("alone", spec={"schedulingGates": [{"name": GATE}]}))
 
     assert [gates(each) for each in (stored, free, alone)] == [[GATE], [], []]
-    assert gates(released) == [GATE, "a.b/c"]  # others hold it: it cannot run now
+    assert gates(released) == [GATE, "a.b/c"]  # others gate it: it cannot run now
     marked = {ASK_MARKER: "1"}
     resources = stored["spec"]["containers"][0]["resources"]
     assert [resources[kind].items() >= marked.items() for kind in ("requests", "limits")] == [True, True]

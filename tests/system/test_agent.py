@@ -1,4 +1,4 @@
-"""The agent on a real control plane: with its own service account it reports the node it runs on, and no other."""
+"""The agent on a real control plane: with its own service account it reports only the node it runs on."""
 
 import sys
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ class AgentOn:
         (self._folder / "kubeconfig").write_text(yaml.safe_dump(_kubeconfig(bed, _token(api, node))))
 
     def report(self, node: str, library: Path, machine: FakeMachine, socket: Path) -> Child:
-        """Start it, telling it that it is on this node."""
+        """Start it with the name of this node."""
         swift = {f"LEEBOARD_AGENT_{name}_S": "1" for name in ("DEVICES_INTERVAL", "PODS_INTERVAL", "HEARTBEAT")}
         places = {
             "LEEBOARD_AGENT_KUBECONFIG": str(self._folder / "kubeconfig"),

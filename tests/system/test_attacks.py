@@ -1,4 +1,4 @@
-"""What the tenant of the threat model tries at the API server: refused, in words that help, and nothing is charged."""
+"""Attacks of the tenant of the threat model on the API server: refused with a helpful message, never charged."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def a_node(attacked: Attacked) -> str:
     return str(attacked.api.items("/api/v1/nodes")[0]["metadata"]["name"])
 
 
-# -- T1: what decides about devices
+# -- T1: fields that assign devices
 
 
 FORGED: list[tuple[str, str]] = [
@@ -104,7 +104,7 @@ def test_gpu_share_of_a_running_pod_cannot_be_changed(attacked: Attacked) -> Non
     eventually(attacked.ledger, until=lambda seen: seen[TEAM] == 1100, within_s=20, what="a tenth is still charged")
 
 
-# -- where GPUs are held for those who share them
+# -- the namespace of reservation pods
 
 
 def test_tenant_reserves_no_gpu_and_frees_none(attacked: Attacked) -> None:
@@ -116,12 +116,12 @@ def test_tenant_reserves_no_gpu_and_frees_none(attacked: Attacked) -> None:
         assert "cannot create resource" in refusal(attacked.tenant, mine)
         with pytest.raises(ApiError, match="cannot delete resource"):
             attacked.tenant.delete(f"/api/v1/namespaces/{place}/pods/any")
-        # In their own namespace it is a pod like others, and its marks are refused.
+        # In their own namespace it is an ordinary pod, and its marks are refused.
         elsewhere = team_pod(queue=TEAM, labels=labels)
         assert "Leeboard alone writes runai-gpu-group on pods" in refusal(attacked.tenant, elsewhere)
 
 
-# -- T3: the queue of somebody else
+# -- T3: the queue of another team
 
 
 NAMINGS = [
@@ -231,7 +231,7 @@ def test_user_with_the_right_to_a_priority_class_may_name_it(attacked: Attacked)
     revoke(attacked.api, "tenant-builds")
 
 
-# -- T9: past us
+# -- T9: bypassing Leeboard
 
 
 def gpu_limits(**limits: str) -> Object:
@@ -285,7 +285,7 @@ def test_pods_of_a_daemon_set_are_admitted_only_when_its_controller_creates_them
         assert not refusal(of_kubernetes, item)
 
 
-# -- who stands above the rules
+# -- users above the rules
 
 
 def test_right_to_bypass_is_a_right_like_others(attacked: Attacked) -> None:

@@ -1,4 +1,4 @@
-"""What a tenant writes on the owners of their pods, which speak for those: checked as on the pods themselves."""
+"""Fields that a tenant writes on the owners of their pods count for the pods: they are checked like those of pods."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ from tests.system.tenants import TEAM, WRITES, accounts, of_controller, refusal,
 from tests.system.waiting import eventually
 
 OTHER_TEAM = "team-b"
-"""A queue that is not the tenant's."""
+"""A queue that the tenant may not use."""
 NOT_YOURS = f"You may not use queue {OTHER_TEAM}. Name a queue that is yours"
 SEVERAL = "write one and the same in the label kai.scheduler/queue"
 USE_QUEUES = {"group": "scheduling.run.ai", "resource": "queues", "verbs": ["use"]}
@@ -45,7 +45,7 @@ def _rules(session_api: Api) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tenant(session_bed: Bed, session_api: Api) -> Iterator[Api]:
-    """Lend the tenant's client, who may also write custom resources, and the status of owners."""
+    """Yield the tenant's client, with the rights to write custom resources and the status of owners."""
     rights = [
         ("policy", "poddisruptionbudgets"),
         *(("apps", f"{plural}/status") for plural in ("replicasets", "statefulsets")),
@@ -67,10 +67,10 @@ WITH_STATUS = ["Job", "CronJob", "ReplicaSet", "StatefulSet"]
 """Labels of a Deployment cannot be changed this way."""
 NAMINGS = [{QUEUE_LABEL: OTHER_TEAM}, {"runai/queue": OTHER_TEAM}]
 OF_PODS = [{"project": OTHER_TEAM}, {"project": "team", "kai.scheduler/node-pool": "b"}]
-"""What names a queue on pods and in templates, and not on what owns pods."""
+"""Labels that name a queue on pods and in templates, and not on owners of pods."""
 
 
-# -- T3: the queue of somebody else
+# -- T3: the queue of another team
 
 
 @pytest.mark.parametrize("kind", OWNERS)
@@ -257,7 +257,7 @@ def test_preemptibility_of_an_owner_is_fixed_at_its_creation(
         api.delete_now(path(mine))
 
 
-# -- what anybody may write there
+# -- fields that every user may write
 
 
 ODD: list[object] = [

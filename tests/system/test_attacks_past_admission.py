@@ -1,6 +1,6 @@
-"""What the tenant of the threat model tries past admission, with objects the API server takes: they gain nothing.
+"""Attacks of the tenant of the threat model with objects that the API server accepts: they gain nothing.
 
-Pods here are not held by a gate: each is looked at by kube-scheduler and by Leeboard at once.
+Pods here are not gated: kube-scheduler and Leeboard handle each at once.
 """
 
 import os
@@ -36,7 +36,7 @@ def a_node(attacked: Attacked) -> str:
     return str(attacked.api.items("/api/v1/nodes")[0]["metadata"]["name"])
 
 
-# -- T4: somebody else's PodGroup
+# -- T4: the PodGroup of another team
 
 
 def test_podgroups_of_one_name_in_two_namespaces_are_two(attacked: Attacked) -> None:
@@ -91,7 +91,7 @@ def test_pending_gang_whose_podgroup_is_created_again_starts_by_the_new_minimum(
     attacked.charge({TEAM: 2})
 
 
-# -- T8: what is borrowed goes back
+# -- T8: borrowed GPUs are returned
 
 
 def test_gang_on_borrowed_gpus_does_not_become_non_preemptible_by_a_new_podgroup(attacked: Attacked) -> None:
@@ -117,7 +117,7 @@ def test_pod_on_borrowed_gpus_does_not_become_non_preemptible_by_its_labels(atta
     attacked.charge({OTHER_TEAM: 4})
 
 
-# -- T7: numbers and circles
+# -- T7: numbers and cycles
 
 
 WRONG = [
@@ -135,7 +135,7 @@ def test_wrong_amount_is_refused_or_reported_and_never_free(attacked: Attacked, 
 
 
 def attempt(attacked: Attacked, item: Object) -> None:
-    """Try to create a pod; when the API server takes it, it must be told why it waits, and get no node."""
+    """Try to create a pod; if the API server accepts it, it must have a reason why it is pending, and get no node."""
     if refusal(attacked.tenant, item):
         return
     assert attacked.reason_of(item)
@@ -196,7 +196,7 @@ def test_cycle_of_sub_groups_is_reported_and_affects_no_other_podgroup(attacked:
         assert not attacked.node_of(caught)
 
 
-# -- T9: what runs is counted, whoever placed it
+# -- T9: running pods are charged, whichever scheduler placed them
 
 
 def test_pod_that_another_scheduler_has_bound_is_charged(attacked: Attacked) -> None:

@@ -1,6 +1,6 @@
-"""A real API server with ProvisioningRequests in it: they, and pods that stand for others, come and go as they should.
+"""A real API server with ProvisioningRequests: they, and scaling pods, are created and deleted when they should be.
 
-Nobody answers: there is no cloud. The kind is ours, with the fields and rules of cluster-autoscaler's own.
+No autoscaler answers: there is no cloud. The kind is ours, with the fields and rules of cluster-autoscaler's own.
 """
 
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ CRD = {
 
 @contextmanager
 def asking(bed: Bed, api: Api, way: str) -> Iterator[Deployed]:
-    """Run Leeboard as the chart installs it with an autoscaler to ask, with just the rights that it gives."""
+    """Run Leeboard as the chart installs it with an autoscaler, with exactly the rights of the chart."""
     manifests = objects(rendered(autoscaling={"way": way}, security={"profile": "secure"}))
     settings = {"autoscaling": way, "autoscaling_after_s": "1"}
     apply_all(api, [CRD])
@@ -150,5 +150,5 @@ def is_seen(pod: Object) -> bool:
 
 
 def asked(pod: Object) -> list[Object]:
-    """Return what the containers of a pod ask for."""
+    """Return the requests of the containers of a pod."""
     return [container["resources"]["requests"] for container in pod["spec"]["containers"]]

@@ -1,4 +1,4 @@
-"""Proves the bed itself, without Leeboard: nodes, pods and Jobs live, and nothing survives a killed parent."""
+"""Tests of the bed itself, without Leeboard: nodes, pods and Jobs work, and nothing survives a killed parent."""
 
 import os
 import signal
@@ -149,5 +149,5 @@ def _is_running(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
-    # An orphan nobody has reaped yet is dead all the same.
+    # A zombie process is dead too.
     return state != "Z"

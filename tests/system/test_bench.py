@@ -1,4 +1,4 @@
-"""The bench itself, small, and the budgets that are counts: what a lone pod may cost with Leeboard beside it."""
+"""The bench itself, small, and the budgets that are counts: the cost of a single pod with Leeboard."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +11,9 @@ from tests.system.bed import WITHOUT_CONTROLLERS, ApiServerOptions, Audit, Bed
 
 LONE = scenarios(Size(nodes=10, pods=60))[0]
 WRITES: Mapping[str, int] = {ALONE: 2, EXTENDER_ONLY: 2, LET_IN: 2, HELD: 3}
-"""For each pod: the binding and its event, and where it is held the patch that takes the gate off."""
+"""For each pod: the binding and its event, and for a gated one the patch that removes the gate."""
 ELECTED, QUEUES = 1, 2
-"""Writes that are no pod's: that kube-scheduler was elected, and the statuses of queues, once a second at most."""
+"""Writes of no pod: the election of kube-scheduler, and the statuses of queues, at most once a second."""
 
 
 def test_single_pod_costs_two_writes_and_one_attempt_with_and_without_leeboard_and_a_gated_one_a_third(
@@ -37,5 +37,5 @@ def above_those_of_pods(figures: Figures, writes: int) -> int:
 
 
 def others(figures: Figures) -> int:
-    """Return how many writes may be no pod's in the time it took, and in the quiet after it."""
+    """Return how many writes may belong to no pod in the time it took, and in the quiet time after it."""
     return ELECTED + QUEUES * (2 + int(figures.last_bind_s or 0))

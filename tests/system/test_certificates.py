@@ -1,4 +1,4 @@
-"""An API server that calls admission by our certificates while these change all the time, and nothing is refused."""
+"""An API server calls admission by our certificates while these change all the time, and no call fails."""
 
 import asyncio
 import ssl
@@ -48,11 +48,11 @@ CLUSTER_RULES = [
         "verbs": ["get", "patch"],
     },
 ]
-"""All that our service account may do here."""
+"""All cluster-wide rights of our service account here."""
 
 
 class CountedTls(LiveTls):
-    """Notes which certificates handshakes took."""
+    """Records the certificates of handshakes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def config_map(name: str) -> Object:
 
 
 def hooks(kind: WebhookKind, port: int, *, policy: str, bundle: bytes = b"") -> Object:
-    """Return a configuration of two webhooks, with settings that nobody may lose."""
+    """Return a configuration of two webhooks, with settings that must not be lost."""
     hook = {
         "clientConfig": {"url": f"https://{HOST}:{port}/", "caBundle": b64encode(bundle).decode()},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
@@ -147,7 +147,7 @@ def hooks(kind: WebhookKind, port: int, *, policy: str, bundle: bytes = b"") -> 
 
 @pytest.fixture
 def granted(api: Api) -> Iterator[Api]:
-    """Create the namespace, an empty Secret, and our rights; remove all of it afterwards."""
+    """Create the namespace, an empty Secret, and our rights; remove all of them afterwards."""
     user = {"kind": "User", "name": User.LEEBOARD.value[0], "apiGroup": "rbac.authorization.k8s.io"}
     rbac, where = "rbac.authorization.k8s.io/v1", {"name": NAME, "namespace": NAMESPACE}
     ref = {"apiGroup": "rbac.authorization.k8s.io", "name": NAME}
@@ -180,7 +180,7 @@ class Replica:
 
 @asynccontextmanager
 async def self_made(bed: Bed, replica: Replica, **settings: object) -> AsyncIterator[Certificates]:
-    """Run the replica with certificates that it makes, under no more rights than it needs."""
+    """Run the replica with its own certificates, with no more rights than it needs."""
     mine = {"certificate_secret": f"{NAMESPACE}/{SECRET}", "webhook_configuration": NAME, **settings}
     async with await KubeCluster.connect(str(bed.kubeconfig(User.LEEBOARD))) as cluster:
         certificates = Certificates(
@@ -241,14 +241,14 @@ def test_no_admission_fails_while_certificates_and_cas_change(bed: Bed, granted:
     creators = asyncio.run(story())
 
     assert creators.refused == []
-    # Four webhooks are asked about each.
+    # Four webhooks are called for each.
     assert len(replica.asked) >= 4 * creators.created >= 4 * WRITERS
     print(f"{creators.created} created, {len(replica.asked)} reviews, {len(replica.tls.taken)} certificates,", end=" ")
     print(f"{replica.renewals('serving'):.0f} made, {replica.renewals('ca'):.0f} CAs")
 
 
 def first_review(api: Api) -> None:
-    """Create one ConfigMap; API servers learn of new webhooks a moment after they were created."""
+    """Create one ConfigMap; API servers see new webhooks a moment after their creation."""
     with suppress(ApiError):
         api.create(config_map("c-first"))
     time.sleep(1)

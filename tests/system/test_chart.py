@@ -1,4 +1,4 @@
-"""The chart before a real API server and a real kube-scheduler: everything is taken, and nothing is missing."""
+"""The chart on a real API server and a real kube-scheduler: everything is accepted, and nothing is missing."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/leeboard-sc
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WITHIN_S = 30.0
 SAID_ALWAYS = "The manifest file is empty, ignoring."
-"""Of --allow-metric-labels-manifest, which nobody has to give."""
+"""A message about --allow-metric-labels-manifest, which is optional."""
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_the_kustomize_folders_create_a_namespace_that_admits_agents(form: str) 
 
 
 def test_helm_installs_and_upgrades_and_keeps_the_objects_of_users(installed: Bed, api: Api, tmp_path: Path) -> None:
-    # Without what would reach other tests' pods; what they have installed is taken over.
+    # Without objects that would affect pods of other tests; objects that those have installed are taken over.
     values = {
         "priorityClasses": {"create": False},
         "replicas": 1,
@@ -135,7 +135,7 @@ def test_helm_installs_and_upgrades_and_keeps_the_objects_of_users(installed: Be
     second = helm("upgrade", "leeboard", *given, "--set=defaultQueue.create=true")
     helm("uninstall", "leeboard", *to)
 
-    # What it says to paste ends where a shell looks for its end, and is read as it stands.
+    # The text to paste ends where a shell expects its end, and is read unchanged.
     pasted = first.partition("kubectl apply -f - <<'EOF'\n")[2].partition("\nEOF\n")[0]
     assert [item["metadata"]["name"] for item in objects(pasted)] == ["default-parent-queue", "default-queue"]
     assert "helm test leeboard -n helm-test --logs" in second
@@ -166,7 +166,7 @@ def test_the_real_kube_scheduler_reads_every_configuration(bed: Bed, tmp_path: P
 
 @pytest.fixture
 def beside_a_scheduler(installed: Bed, api: Api) -> Iterator[Bed]:
-    """Grant our service account what the kube-scheduler in its pod needs; alone, Leeboard is not to have it."""
+    """Grant our service account what the kube-scheduler in its pod needs; Leeboard alone does not get these rights."""
     granted = [item for item in objects(rendered()) if _is_the_schedulers(item)]
     for item in granted:
         api.apply(item)
@@ -210,7 +210,7 @@ def test_leeboard_binds_the_pods_that_admission_marks_or_all_without_admission(
         with _running(beside_a_scheduler, config, user=User.LEEBOARD) as log:
             api.create_all([_marked(pod("in-gang"), *markers), pod("alone")])
             eventually(lambda: binds <= _pods(asked, "/bind"), within_s=WITHIN_S, what=f"{binds} are bound")
-            # This extender binds in word only.
+            # This extender does not really bind.
             api.wait_for_bound(2 - len(binds), within_s=WITHIN_S)
 
             assert _pods(asked, "/filter") == {"in-gang", "alone"}
@@ -237,7 +237,7 @@ def test_beside_the_default_scheduler_only_marked_pods_are_sent_to_leeboard(inst
 
 @contextmanager
 def _running(bed: Bed, config: str, *, user: User, also: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Run kube-scheduler with this configuration, and lend its log; at the end others are stopped, too."""
+    """Run kube-scheduler with this configuration, and yield its log; at the end other programs are stopped, too."""
     child = bed.start_scheduler(config, name="chart-scheduler", user=user)
     try:
         yield child.log
@@ -248,7 +248,7 @@ def _running(bed: Bed, config: str, *, user: User, also: tuple[str, ...] = ()) -
 
 
 def _with_files_of(bed: Bed, folder: Path, values: dict[str, Any]) -> str:
-    """Return the manifests; the files by which kube-scheduler proves who it is are there."""
+    """Return the manifests; the files by which kube-scheduler authenticates exist."""
     if values.get("form") != "beside":
         return rendered(**values)
     for name, ours in (("ca.crt", "apiserver.crt"), ("tls.crt", "apiserver.crt"), ("tls.key", "apiserver.key")):
@@ -294,7 +294,7 @@ def _complaints(log: Path) -> list[str]:
 
 @contextmanager
 def _asked() -> Iterator[tuple[list[tuple[str, str]], str]]:
-    """Answer as an extender that lets everything pass, and lend the verbs and pods that were asked about."""
+    """Answer as an extender that accepts everything, and yield the verbs and pods of the calls."""
     asked: list[tuple[str, str]] = []
 
     class Answering(BaseHTTPRequestHandler):
@@ -311,7 +311,7 @@ def _asked() -> Iterator[tuple[list[tuple[str, str]], str]]:
             self.wfile.write(text)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer((HOST, 0), Answering)
     thread = threading.Thread(target=server.serve_forever)
@@ -346,7 +346,7 @@ def _named(item: Object) -> tuple[str, str, str]:
 
 
 def _is_granted(api: Api, template: Object, level: str) -> bool:
-    """Whether such a pod may be created where namespaces grant this much."""
+    """Whether such a pod may be created where namespaces allow this level."""
     name = f"chart-{level}"
     labels = {"pod-security.kubernetes.io/enforce": level}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})

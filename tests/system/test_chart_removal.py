@@ -1,4 +1,4 @@
-"""What the chart's README tells to run before and after Leeboard is removed, on a real API server and with kubectl."""
+"""The commands of the chart's README for the removal of Leeboard, on a real API server and with kubectl."""
 
 import shlex
 import subprocess
@@ -43,7 +43,7 @@ def test_without_helm_everything_except_the_objects_of_users_can_be_deleted(inst
 
 
 def _commands(beginning: str) -> list[list[str]]:
-    """Return what the README tells to run, each command word by word without `kubectl`."""
+    """Return the commands of the README, each word by word without `kubectl`."""
     lines = (CHART / "README.md").read_text().splitlines()
     return [shlex.split(line)[2:] for line in lines if line.startswith(f"$ {beginning}")]
 

@@ -1,4 +1,4 @@
-"""What we ship for the API server: good objects are taken, wrong ones refused in words that say what to write."""
+"""The shipped CRDs: good objects are accepted, wrong ones are refused with a message that says what to write."""
 
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ def installed(bed: Bed, api: Api) -> Iterator[Bed]:
 
 
 def kubectl(bed: Bed, *arguments: str, stdin: object = None) -> tuple[int, str]:
-    """Run kubectl as an administrator; return its exit status and all that it said."""
+    """Run kubectl as an administrator; return its exit status and all its output."""
     command: list[str | Path] = [bed.programs / "kubectl", f"--kubeconfig={bed.kubeconfig(User.ADMIN)}", *arguments]
     text = yaml.safe_dump(stdin) if stdin is not None else None
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
@@ -63,7 +63,7 @@ def kubectl(bed: Bed, *arguments: str, stdin: object = None) -> tuple[int, str]:
 
 
 def applied(bed: Bed, item: Object) -> str:
-    """Apply one object, and return what kubectl said."""
+    """Apply one object, and return the output of kubectl."""
     return kubectl(bed, "apply", "-f", "-", stdin=item)[1]
 
 

@@ -1,4 +1,4 @@
-"""Who is spared for the sake of a PodDisruptionBudget, on an API server that means it."""
+"""Pods spared for a PodDisruptionBudget, on an API server that enforces it."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def cluster(bed: Bed, api: Api) -> Iterator[WatchedCluster]:
 
 
 def guard(api: Api, app: str, min_available: int | str) -> None:
-    """Create a PodDisruptionBudget for the pods of this label, and wait until it lets none of them leave."""
+    """Create a PodDisruptionBudget for the pods of this label, and wait until it allows no disruption."""
     spec = {"minAvailable": min_available, "selector": {"matchLabels": {"app": app}}}
     head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
     api.create({**head, "metadata": {"name": app, "namespace": "default"}, "spec": spec})
@@ -67,7 +67,7 @@ async def test_a_dry_run_eviction_with_our_own_rights_is_answered_and_evicts_no_
 
 
 def running(api: Api, name: str) -> PodRef:
-    """Have a pod run that no scheduler looks at."""
+    """Run a pod that no scheduler handles."""
     made = api.create(pod(name, labels={"app": name}, spec={"nodeName": "budget-question"}))
     api.wait_for_phase("Running", name, within_s=WITHIN_S)
     return PodRef(namespace="default", name=name, uid=PodUid(made["metadata"]["uid"]))

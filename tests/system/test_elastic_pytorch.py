@@ -1,4 +1,4 @@
-"""An elastic PyTorchJob starts at its minimum, grows with what is free, and gives one pod at a time."""
+"""An elastic PyTorchJob starts at its minimum, grows with free GPUs, and loses one pod at a time."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def cluster(leeboard_with_operators: Deployed, bed: Bed, api: Api) -> Iterator[W
 
 
 def elastic(*, minimum: int, workers: int) -> Object:
-    """Build a PyTorchJob of workers alone, of which so many must start together."""
+    """Build a PyTorchJob of workers only, with this minimum."""
     policy = {"minReplicas": minimum, "maxReplicas": 3, "rdzvBackend": "c10d"}
     return made.pytorch_job("x", POD, masters=0, workers=workers, queue="a", elasticPolicy=policy)
 

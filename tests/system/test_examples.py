@@ -1,4 +1,4 @@
-"""The examples of docs/walk.md do what it says they do."""
+"""The examples of docs/walk.md work as described."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ SERVICE: Object = {
         "containers": [{"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
     },
 }
-"""What nobody may evict."""
+"""Non-preemptible pods."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def apply(api: Api, path: Path) -> None:
 
 
 def racks(api: Api, app: str) -> list[str]:
-    """Return the racks in which pods of an app run, one a pod."""
+    """Return the racks in which the pods of an app run, one entry per pod."""
     by_node = {node["metadata"]["name"]: node["metadata"]["labels"]["example.com/rack"] for node in node_list(api)}
     pods = api.items(PODS, labelSelector=f"app={app}")
     return [by_node[pod["spec"]["nodeName"]] for pod in pods if runs(pod)]
@@ -70,7 +70,7 @@ def test_a_gang_of_one_team_gets_a_rack_that_the_other_team_has_borrowed(leeboar
     gang = eventually(lambda: racks(api, "llm"), until=lambda seen: len(seen) == 4, within_s=30, what="the gang runs")
     assert len(set(gang)) == 1
     eventually(lambda: racks(api, "fill"), until=lambda seen: len(seen) == 12, within_s=30, what="team-a keeps 12")
-    # Four places are given back. Of pods of one age that stand in both racks more may leave, to start again elsewhere.
+    # Four GPUs are reclaimed. Of pods of equal age in both racks more may be evicted, which start again elsewhere.
     assert 4 <= leeboard.metric("leeboard_pods_evicted_total") <= 8
 
 

@@ -1,4 +1,4 @@
-"""kube-scheduler reaches the extender's verbs over TLS, as it must where they are not on its own loopback."""
+"""kube-scheduler calls the extender's verbs over TLS, as it must if they are not on its own loopback."""
 
 import ssl
 import time
@@ -23,7 +23,7 @@ QUEUE = "default-queue"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
-    """Leeboard that answers over TLS, and what clients need to know of it."""
+    """Leeboard that answers over TLS, and what clients need for it."""
 
     url: str
     servers: CertificateAuthority
@@ -31,7 +31,7 @@ class Guarded:
     folder: Path
 
     def client(self, by: CertificateAuthority | None) -> ssl.SSLContext:
-        """Return a client that trusts the servers, with a certificate that `by` has signed, or with none."""
+        """Return a client that trusts the servers, with a certificate signed by `by`, or without one."""
         context = ssl.create_default_context(cadata=self.servers.certificate.decode())
         if by is not None:
             context.load_cert_chain(*certificate(by, self.folder))
@@ -43,7 +43,7 @@ def authority() -> CertificateAuthority:
 
 
 def certificate(by: CertificateAuthority, folder: Path) -> tuple[Path, Path]:
-    """Have a client's certificate made; return the files of it and of its key."""
+    """Create a client certificate; return the files of it and of its key."""
     pair = issued(by, "system:kube-scheduler", purpose=CLIENT)
     chain, key = folder / f"{by.fingerprint}.crt", folder / f"{by.fingerprint}.key"
     chain.write_bytes(pair.chain)
@@ -70,7 +70,7 @@ def guarded(bed: Bed, api: Api, tmp_path: Path) -> Iterator[Guarded]:
 
 
 def start_scheduler(bed: Bed, guarded: Guarded) -> None:
-    """Start the kube-scheduler as shipped, but for the certificate that it shows to Leeboard."""
+    """Start the kube-scheduler as shipped, except for its client certificate."""
     ca = guarded.folder / "servers.crt"
     ca.write_bytes(guarded.servers.certificate)
     chain, key = certificate(guarded.clients, guarded.folder)

@@ -1,4 +1,4 @@
-"""A control plane in which something fails that must not stop pods: a webhook, an optional kind, an event."""
+"""Failures in a control plane that must not stop pods: of a webhook, an optional kind, an event."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,7 +30,7 @@ SHIPPED = documents(Form.EXTENDER_ONLY.manifests)
 STARTS_WITHIN_S = 30.0
 
 
-# An absent kind, and a webhook
+# A missing kind, and a webhook
 
 
 def is_of_topologies(item: Object) -> bool:
@@ -51,7 +51,7 @@ def without_topologies(bed: Bed, api: Api) -> Iterator[Deployed]:
 
 @contextmanager
 def failing_webhook_on_bindings(api: Api) -> Iterator[None]:
-    """Have the API server ask somebody about each binding who never answers."""
+    """Let the API server call a webhook that never answers, for each binding."""
     (nobody,) = free_ports(1)
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
     webhook = {

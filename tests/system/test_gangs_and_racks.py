@@ -1,4 +1,4 @@
-"""Gangs that break and gangs that must stay close together, as their owners see it."""
+"""Broken gangs, and gangs with a topology, as their owners see them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,7 +16,7 @@ STALE_GRACE_S = 2.0
 
 @pytest.fixture
 def cluster(bed: Bed, api: Api) -> Iterator[WatchedCluster]:
-    """Leeboard with a short grace for gangs that have lost a member; no nodes yet."""
+    """Leeboard with a short grace period for gangs that have lost a member; no nodes yet."""
     with watched(bed, api, stale_grace_s=str(STALE_GRACE_S)) as cluster:
         yield cluster
 
@@ -44,7 +44,7 @@ def test_gang_that_lost_a_member_is_evicted_after_its_grace_period_and_one_that_
 
 
 def ending_gang(name: str, *, size: int) -> list[Object]:
-    """Build a gang of which the first member ends well at once."""
+    """Build a gang whose first member succeeds at once."""
     group, first, *others = gang(name, size=size, queue="default-queue")
     first["metadata"]["annotations"][RUN_FOR] = "100ms"
     first["spec"]["restartPolicy"] = "Never"
@@ -52,7 +52,7 @@ def ending_gang(name: str, *, size: int) -> list[Object]:
 
 
 def seconds_to_first_eviction(cluster: WatchedCluster) -> float:
-    """Return how long after the first departure the second was."""
+    """Return the time between the first and the second deletion."""
 
     def departures(_: object) -> list[float]:
         return [sight.at_s for sight in cluster.observer.history() if sight.gone]
@@ -104,7 +104,7 @@ def test_pending_gang_that_fits_in_no_rack_shows_the_level_and_the_numbers(clust
 
 
 def said_of(cluster: WatchedCluster, name: str) -> str:
-    """Return the message of a PodGroup's status; empty as long as there is none."""
+    """Return the message of a PodGroup's status; empty while there is none."""
     conditions = cluster.api.get(f"{DEFAULT_GROUPS}/{name}").get("status", {}).get("schedulingConditions") or [{}]
     return str(conditions[0].get("message", ""))
 
@@ -128,7 +128,7 @@ def member(group: str, sub_group: str, index: int) -> Object:
 
 
 def add_racks(cluster: WatchedCluster, **gpus: int) -> Mapping[str, str]:
-    """Create a Topology and racks of two nodes with so many GPUs each; return the rack of each node."""
+    """Create a Topology and racks of two nodes with this number of GPUs each; return the rack of each node."""
     levels = [{"nodeLabel": RACK, "alias": RACK_ALIAS}, {"nodeLabel": "kubernetes.io/hostname"}]
     head = {"apiVersion": "kai.scheduler/v1alpha1", "kind": "Topology", "metadata": {"name": "hall"}}
     cluster.api.create({**head, "spec": {"levels": levels}})

@@ -1,4 +1,4 @@
-"""The observer of shared GPUs sees every breach that it is there to see."""
+"""The observer of shared GPUs detects every violation of its rules."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Pods with GPUs get the RuntimeClass that a value of the chart names, from the API server's policy and our webhook."""
+"""Pods with GPUs get the RuntimeClass of the chart's value, from the API server's policy and from our webhook."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ POOL, TAINT = {"pool": "gpu"}, {"key": "gpus", "operator": "Exists"}
 OVERHEAD = {"cpu": "250m"}
 CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 HEAD: Object = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
-# With all that a RuntimeClass can bring along, of which the API server is to see that pods get it.
+# With everything that a RuntimeClass can add to pods; the API server must apply it.
 OF_GPUS = HEAD | {
     "metadata": {"name": GIVEN},
     "overhead": {"podFixed": OVERHEAD},
@@ -36,7 +36,7 @@ _numbers = count()
 
 
 class Noting:
-    """Answers as Leeboard does, and notes which parts of a pod it has changed."""
+    """Answers as Leeboard does, and records which parts of a pod it has changed."""
 
     def __init__(self) -> None:
         settings = Settings(gpu_runtime_class=GIVEN)
@@ -83,10 +83,10 @@ def _classes(session_api: Api) -> Iterator[None]:
 def webhook(
     request: pytest.FixtureRequest, session_api: Api, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Noting]:
-    """Have the policy give pods the class, or our webhook, or both; the webhook is there to be looked at."""
+    """Let the policy set the class, or our webhook, or both; yield the webhook."""
     noting = Noting()
     with ExitStack() as stack:
-        # First, since it is known to be asked by what it does to pods.
+        # First, because its effect on pods shows that it is called.
         if request.param != "policy":
             stack.enter_context(reviewed(session_api, noting, tmp_path_factory.mktemp("tls")))
         if request.param != "webhook":

@@ -1,4 +1,4 @@
-"""Pods that share GPUs: who is put where, and what their containers get to see."""
+"""Pods that share GPUs: their placement, and the environment of their containers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def cluster(running: Ground) -> Iterator[SharingCluster]:
         yield cluster
 
 
-# -- who is put where
+# -- placement
 
 
 def test_two_halves_share_a_gpu_and_three_fifths_use_another(cluster: SharingCluster) -> None:
@@ -131,7 +131,7 @@ def test_reservation_pod_is_deleted_with_the_last_pod_that_shares_its_gpu(cluste
     eventually(lambda: not cluster.plugins.holder(uuid), within_s=10, what="the device is free")
 
 
-# -- what containers see
+# -- environment of containers
 
 
 def test_container_that_shares_a_gpu_sees_its_device_its_share_and_its_memory(cluster: SharingCluster) -> None:
@@ -175,7 +175,7 @@ def test_manifest_gives_the_device_only_to_the_named_container(
     assert visible == dict.fromkeys(visible, None) | {sharing: cluster.plugins.uuids(node)[0]}
 
 
-# -- what it costs
+# -- costs
 
 
 def test_every_gpu_share_is_placed_on_one_of_two_gpu_nodes_among_300_at_the_first_attempt(
@@ -194,7 +194,7 @@ def test_every_gpu_share_is_placed_on_one_of_two_gpu_nodes_among_300_at_the_firs
 
 
 def attempts_by_result(cluster: SharingCluster) -> Counter[str]:
-    """Count what kube-scheduler has tried so far, for pods and reservation pods alike."""
+    """Count the scheduling attempts of kube-scheduler so far, of pods and reservation pods."""
     metric = 'scheduler_schedule_attempts_total{profile="kai-scheduler",result='
     return Counter(
         {result: int(cluster.told(f'{metric}"{result}"')) for result in ("scheduled", "unschedulable", "error")}

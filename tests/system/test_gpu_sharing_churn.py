@@ -1,4 +1,4 @@
-"""Pods that share GPUs come and go at random while Leeboard is killed: nothing is given out twice, kept or forgotten.
+"""Random pods that share GPUs while Leeboard is killed: nothing is assigned twice, leaked or forgotten.
 
 A short run by default; `LEEBOARD_GPU_CHURN=1000:20` makes it 1,000 arrivals and 20 kills (about 4 minutes), and
 `LEEBOARD_GPU_CHURN_SEED` draws others.
@@ -21,15 +21,15 @@ from tests.system.waiting import eventually
 
 ARRIVALS, KILLS = map(int, os.environ.get("LEEBOARD_GPU_CHURN", "150:3").split(":"))
 SEED = int(os.environ.get("LEEBOARD_GPU_CHURN_SEED", "6"))
-"""What comes and goes and when Leeboard is killed follow from it; what meets what is up to the machine."""
+"""It decides the pods and the kills; which of them coincide depends on the machine."""
 
 NODES, GPUS = 4, 4
 ALIVE = 40
-"""At most so many at once: somewhat more than has room."""
+"""At most this many at once: slightly more than have room."""
 
 SETTLED_WITHIN_S = 30.0
 GRACE_S = 5
-"""After a kill Leeboard does not know who was the last on a GPU, and keeps it for so long (60 s by default)."""
+"""After a kill Leeboard does not know the last pod of a GPU, and keeps the GPU for this time (60 s by default)."""
 
 GIVEN_BACK_WITHIN_S = 30.0
 
@@ -61,7 +61,7 @@ KINDS: dict[str, tuple[int, Callable[[str, Random], Object]]] = {
     ),
     "whole": (3, lambda name, chance: whole(name, chance.randint(1, 2))),
 }
-"""How often each comes, and what it is."""
+"""The frequency and form of each kind of pod."""
 
 
 def arrival(name: str, kind: str, chance: Random) -> Object:
@@ -74,7 +74,7 @@ def arrival(name: str, kind: str, chance: Random) -> Object:
 
 
 class Churn:
-    """Lets pods come and go, and knows who is there."""
+    """Creates and deletes pods, and knows the existing ones."""
 
     def __init__(self, cluster: SharingCluster, chance: Random) -> None:
         self._cluster = cluster
@@ -82,7 +82,7 @@ class Churn:
         self.came: Counter[str] = Counter()
 
     def run(self, arrivals: int) -> None:
-        """Have so many come, with departures between them."""
+        """Create this number of pods, with deletions between them."""
         kills = {*self._chance.sample(range(5, arrivals), KILLS)}
         there: list[str] = []
         for index in range(arrivals):
@@ -91,14 +91,14 @@ class Churn:
             there.append(f"{kind}-{index}")
             self._cluster.api.create(arrival(there[-1], kind, self._chance))
             self.came[kind] += 1
-            # Time is what rates are made of; nothing is waited for.
+            # Rates need time; no condition is waited for.
             threading.Event().wait(self._chance.uniform(0, 0.1))
             if index in kills:
                 self._cluster.kill_leeboard()
                 self._cluster.start_leeboard()
 
     def _make_room(self, there: list[str]) -> list[str]:
-        """Delete some at random, as many as have come in the long run."""
+        """Delete some at random, on average as many as were created."""
         if len(there) < ALIVE and (not there or self._chance.random() < 0.7):
             return there
         leaving = {*self._chance.sample(there, min(len(there), self._chance.randint(1, 3)))}
@@ -106,9 +106,9 @@ class Churn:
         return [name for name in there if name not in leaving]
 
     def drain(self) -> int:
-        """Delete who runs until everybody who was left has run; return how many that were.
+        """Delete running pods until all remaining pods have run; return how many those were.
 
-        Raises AssertionError when somebody waits although there is room.
+        Raises AssertionError when a pod is pending although there is room.
         """
         left = len(self._alive())
         last = time.monotonic()
@@ -152,7 +152,7 @@ def test_random_pods_and_kills_leave_no_gpu_overcommitted_and_nothing_behind(
         within_s=10,
         what="every device is free",
     )
-    # Without these the run has proven nothing.
+    # Otherwise the run has proven nothing.
     assert cluster.observer.most_sharing >= 10
     assert len(churn.came) == len(KINDS)
 

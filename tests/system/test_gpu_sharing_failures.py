@@ -1,4 +1,4 @@
-"""Shared GPUs when something breaks: each case has its rule, and nobody gets a device that is somebody else's."""
+"""Shared GPUs with failures: each case has its rule, and no pod gets a device of another pod."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -29,7 +29,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 IN_QUEUE = "leeboard.dev/queue"
 
 BROKEN_FOR_S = 20.0
-"""So long a device may be in dispute after what was done to it here."""
+"""For this time a device may be in dispute after a fault of this test."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def is_held_by_a_reservation(cluster: SharingCluster, uuid: str) -> bool:
 
 
 def wait_until_healed(cluster: SharingCluster, one: Object) -> None:
-    """Wait until the device of a pod is held for it again, by one reservation pod that runs and says so."""
+    """Wait until the device of a pod is held for it again, by one running reservation pod that names it."""
 
     def healed() -> bool:
         (uuid,) = devices(one)
@@ -114,7 +114,7 @@ def test_kill_during_bind_keeps_the_assigned_gpu_known(cluster: SharingCluster) 
     assert len(cluster.reservations()) == 2
 
 
-# -- the reservation pod is not what it was
+# -- the reservation pod has changed
 
 
 def test_deleted_reservation_pod_of_a_gpu_in_use_is_created_again(cluster: SharingCluster) -> None:
@@ -150,7 +150,7 @@ def test_reservation_pod_on_a_wrong_device_is_replaced_until_one_has_the_right_d
     (reservation,) = cluster.reservations()
     cluster.delete("in-the-way")
 
-    # The plugin gives the first device that is free, which is now another.
+    # The plugin assigns the first free device, which is now another one.
     cluster.api.delete_now(path_of_pod(reservation))
 
     wait_until_healed(cluster, made)
@@ -173,7 +173,7 @@ def test_pods_that_share_a_gpu_are_evicted_when_another_pod_gets_the_device(clus
     assert cluster.get("thief")["status"]["phase"] == "Running"
 
 
-# -- the node is not what it was
+# -- the node has changed
 
 
 def test_gpus_are_reserved_again_for_their_pods_after_a_reboot_with_the_same_devices(cluster: SharingCluster) -> None:
@@ -230,7 +230,7 @@ def test_no_pod_is_evicted_while_the_agent_cannot_read_the_devices(cluster: Shar
 
 
 def test_unhealthy_gpu_takes_no_new_pods_and_its_running_pods_stay(cluster: SharingCluster) -> None:
-    # The kubelet takes the ailing one from what it offers and counts its holder all the same: of three, one is left.
+    # The kubelet removes the unhealthy device from its offer and still counts its holder: of three, one is left.
     cluster.add_gpu_nodes(1, gpus=3)
     (running,) = cluster.run(sharer("a", "0.3"))
 
@@ -251,7 +251,7 @@ def test_gpu_used_beyond_its_reservations_takes_no_new_pods(cluster: SharingClus
     assert not same_device(running, other)
 
 
-# -- who shares is gone
+# -- the sharing pods are gone
 
 
 def test_reservation_pod_is_deleted_at_once_when_the_last_pod_that_shares_the_gpu_has_finished(
@@ -269,7 +269,7 @@ def test_reservation_pod_is_deleted_at_once_when_the_last_pod_that_shares_the_gp
     cluster.wait_for_reservations(0, within_s=10)
 
 
-# -- somebody lies
+# -- forged fields
 
 FORGED = {
     "leeboard.dev/devices": "GPU-00000000-0000-0000-0000-000000000000",
@@ -332,7 +332,7 @@ def test_users_may_not_create_reservation_pods(tenant: Api, cluster: SharingClus
 def test_forged_gpus_of_a_pending_pod_count_for_nothing(cluster: SharingCluster) -> None:
     (node,) = cluster.add_gpu_nodes(1, gpus=1)
     (running,) = cluster.run(sharer("a", "0.5"))
-    # An administrator's, whom the policies let pass: as if there were none.
+    # An administrator's forgery, which the policies allow: as if there were none.
     lie = {**FORGED, "leeboard.dev/devices": devices(running)[0], "leeboard.dev/device-groups": groups(running)[0]}
     cluster.api.create(sharer("waiting", "0.9", annotations=lie))
     cluster.wait_for_why("waiting", "GPU")
@@ -344,11 +344,11 @@ def test_forged_gpus_of_a_pending_pod_count_for_nothing(cluster: SharingCluster)
     assert (seen["NVIDIA_VISIBLE_DEVICES"], seen["GPU_PORTION"]) == (cluster.plugins.uuids(node)[0], "0.50")
 
 
-# -- somebody edits what runs
+# -- edits of running pods
 
 
 def allocated(cluster: SharingCluster, queue: str = QUEUE) -> float:
-    """Return the GPUs that a queue pays for."""
+    """Return the GPUs that a queue is charged for."""
     return cluster.running.metric(f'leeboard_queue_allocated_gpus{{queue="{queue}"}}')
 
 
@@ -357,7 +357,7 @@ def test_edited_running_pods_stay_charged_through_a_restart(cluster: SharingClus
     part, alone = cluster.run(sharer("part", "0.6"), whole("alone"))
     assert allocated(cluster) == pytest.approx(1.6)
 
-    # An administrator's edits, whom the policies let pass.
+    # Edits of an administrator, which the policies allow.
     cluster.api.patch(path_of_pod(part), {"metadata": {"annotations": {"gpu-fraction": "0.1"}}})
     for one in (part, alone):
         cluster.api.patch(path_of_pod(one), {"metadata": {"labels": {"kai.scheduler/queue": "ghost"}}})
@@ -369,7 +369,7 @@ def test_edited_running_pods_stay_charged_through_a_restart(cluster: SharingClus
     cluster.running.wait_until_ready()
     cluster.wait_for_why("late", "GPU")
     assert allocated(cluster) == pytest.approx(1.6)
-    # First, or it would have a GPU opened when the others are cleared away.
+    # First, or a GPU would be opened for it when the others are deleted.
     cluster.delete("late")
 
 

@@ -1,4 +1,4 @@
-"""Two replicas for a moment, while GPUs are made ready to be shared: each GPU is reserved once and given out once."""
+"""Two replicas for a moment, while GPUs are prepared for sharing: each GPU is reserved once and assigned once."""
 
 import signal
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _numbers = count()
 
 @pytest.fixture
 def pairs(bed: Bed, api: Api) -> Iterator[tuple[Pair, Pair]]:
-    """Run two replicas behind the policies that hold pods; the first is active."""
+    """Run two replicas behind the policies that gate pods; the first is active."""
     need_names()
     install(api)
     allow_election(api)

@@ -1,4 +1,4 @@
-"""GpuNodes: written by the agent of the very node, and by nobody else; and no larger than a node can be."""
+"""GpuNodes: only the agent of the node writes its GpuNode, which is no larger than a node can be."""
 
 import ssl
 from collections.abc import Iterator

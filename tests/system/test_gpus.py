@@ -1,4 +1,4 @@
-"""Proves the simulated GPUs themselves, without Leeboard: who gets which device, and what the agents report of it."""
+"""Tests of the simulated GPUs themselves, without Leeboard: which pod gets which device, and the reports of agents."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -33,7 +33,7 @@ def plugins(bed: Bed, _gpu_nodes: None) -> Iterator[DevicePlugins]:
 
 @pytest.fixture
 def node(api: Api, plugins: DevicePlugins) -> str:
-    """A node with two GPUs, of which the first report is in."""
+    """A node with two GPUs whose first report has arrived."""
     name: str = api.create(machine_node(f"gpu-bare-{next(_numbers)}", gpus=2))["metadata"]["name"]
     report(api, name, lambda status: len(status.get("devices", [])) == 2)
     assert len(plugins.uuids(name)) == 2

@@ -1,4 +1,4 @@
-"""Pods that our scheduling gate holds cost kube-scheduler nothing, and run when their turn comes, whatever happens."""
+"""Pods with our scheduling gate cost kube-scheduler nothing, and run when their turn is reached, whatever happens."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Our client against a real API server: what it answers to each write that matters, and that its watch is followed."""
+"""Our client on a real API server: the answer to each important write, and a complete watch."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -44,7 +44,7 @@ async def cluster(bed: Bed) -> AsyncIterator[KubeCluster]:
 
 
 def created(api: Api, name: str, **more: object) -> PodRef:
-    """Create a pod that no scheduler here looks at."""
+    """Create a pod that no scheduler here handles."""
     made = api.create(pod(name, scheduler="nobody", **more))  # type: ignore[arg-type] # free-form by design
     return PodRef(namespace="default", name=name, uid=PodUid(made["metadata"]["uid"]))
 
@@ -216,7 +216,7 @@ async def test_a_watch_from_a_version_that_a_restored_store_has_lost_lists_again
         watch = Watch(
             cluster._transport, Collection.of(Resource.PODS), keep=_name, sleep=asyncio.sleep, chance=Random(1)
         )
-        # As if the store had been restored from long ago: what was seen last is far ahead of it.
+        # As if the store had been restored from long ago: the last seen version is far ahead of it.
         watch._version, watch._newest = "999999999", 999999999
         async with asyncio.timeout(60), aclosing(watch.events()) as events:
             seen: list[WatchEvent[str]] = []

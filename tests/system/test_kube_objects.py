@@ -1,4 +1,4 @@
-"""A real kube-apiserver against `app.kube` where it follows, reads and writes kinds that nobody knew beforehand."""
+"""`app.kube` on a real kube-apiserver: it follows, reads and writes kinds that were not known beforehand."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -33,11 +33,11 @@ GROUP = "owners.example.com"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TRAININGS = f"apis/{GROUP}/v1/trainings"
 FOUND_WITHIN_S = 60.0
-"""No promise of ours, but what a busy machine may take."""
+"""Not a promise of Leeboard, but the time that a busy machine may need."""
 
 
 def crd(plural: str, kind: str, *, scope: str = "Namespaced") -> Object:
-    """Build a kind whose objects may hold anything."""
+    """Build a kind whose objects may contain anything."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     return {
@@ -60,7 +60,7 @@ def training(name: str, **spec: object) -> RawObject:
 
 @pytest.fixture(scope="module")
 def installed(session_api: Api) -> Iterator[Api]:
-    """Install a kind that belongs to namespaces: a name that is installed anew is refused now and then for a while."""
+    """Install a namespaced kind: a name that is installed again is sometimes refused for a while."""
     apply_all(session_api, [crd("trainings", "Training")])
     yield session_api
     session_api.delete(f"{CRDS}/trainings.{GROUP}")
@@ -68,14 +68,14 @@ def installed(session_api: Api) -> Iterator[Api]:
 
 @pytest.fixture
 def trainings(installed: Api) -> Iterator[Api]:
-    """Lend it to one test."""
+    """Yield it to one test."""
     yield installed
     installed.empty(f"/{TRAININGS}")
 
 
 @asynccontextmanager
 async def connected(bed: Bed, user: User = User.ADMIN) -> AsyncIterator[KubeCluster]:
-    """Connect as this user; what would be tried again in half a minute is tried again at once."""
+    """Connect as this user; retries happen at once instead of after half a minute."""
     credentials = Credentials(kubeconfig=str(bed.kubeconfig(user)))
     transport = Transport(credentials, await credentials.read(), TransportLimits())
     async with KubeCluster(transport, sleep=lambda _: asyncio.sleep(0.05), chance=Random(1)) as cluster:

@@ -1,4 +1,4 @@
-"""Jobs that lose a machine, are suspended or deleted: their gangs start whole, run whole, and leave nothing behind."""
+"""Jobs that lose a node, are suspended or deleted: their gangs start whole, run whole, and leave nothing behind."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ DEAD = {"metadata": {"annotations": {"simulation.example.com/dead": "true"}}}
 NOT_READY = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]}}
 LEAVES_AT_ONCE = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
 MADE_ANEW_WITHIN_S = 120.0
-"""The Job controller waits for longer after each pod that was lost."""
+"""The Job controller waits longer after each lost pod."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def cluster(leeboard: Deployed, bed: Bed, api: Api) -> Iterator[WorkloadCluster]
 
 
 def gang_job(name: str, *, size: int, namespace: str = "default", grace: str | None = None) -> Object:
-    """Build a Job of which all pods start together, and leave a machine that is not ready at once."""
+    """Build a Job whose pods start together, and leave a node that is not ready at once."""
     pods = made.template(tolerations=[{**LEAVES_AT_ONCE, "tolerationSeconds": 0}])
     item = made.batch_job(name, pods, parallelism=size, queue=TEAM)
     item["metadata"]["namespace"] = namespace
@@ -48,7 +48,7 @@ def gang_job(name: str, *, size: int, namespace: str = "default", grace: str | N
 
 
 def kill(cluster: WorkloadCluster, node: str) -> None:
-    """Have a machine die: whoever runs there is never seen to end."""
+    """Let a node die: its pods are never seen to end."""
     for pod in cluster.api.items(PODS):
         if pod["spec"].get("nodeName") == node:
             cluster.api.patch(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", DEAD)
@@ -57,7 +57,7 @@ def kill(cluster: WorkloadCluster, node: str) -> None:
 
 
 def bury(cluster: WorkloadCluster) -> None:
-    """Have the pods of dead machines removed, as an administrator does."""
+    """Delete the pods of dead nodes, as an administrator does."""
     for pod in cluster.api.items(PODS):
         if "simulation.example.com/dead" in pod["metadata"].get("annotations", {}):
             cluster.api.delete_now(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}")

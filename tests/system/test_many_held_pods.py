@@ -1,4 +1,4 @@
-"""What thousands of held pods cost while nothing changes."""
+"""The cost of thousands of gated pods while nothing changes."""
 
 from functools import partial
 
@@ -10,17 +10,18 @@ from tests.system.watched import EVENTS
 
 MANY = 5000
 WATCHED_FOR_S = 10.0
-"""How long CPU is counted, at the least."""
+"""For how long CPU is measured, at least."""
 
 STARTING = 0.2
-"""Of a core: what it uses while it starts is a multiple of this, and at rest a small part."""
+"""Of a core: the use during the start is a multiple of this, and the idle use a small part."""
 
 AT_MOST = 4.0
-"""Times the CPU that Leeboard uses while nobody is held: a look at everybody, once an interval, would be ten times."""
+"""Multiple of the CPU that Leeboard uses without gated pods: a scan of all pods, once an interval, would be ten times.
+"""
 
 
 def test_leeboard_is_idle_while_5000_pods_are_gated_and_nothing_changes(bed: Bed, api: Api) -> None:
-    # At its own pace Leeboard tells 20 owners a second why their pods wait.
+    # By default Leeboard writes the causes of 20 owners a second.
     with holding(bed, api, status_interval_s="0.1") as cluster:
         cluster.add_nodes(100, gpus=8)
         eventually(
@@ -47,7 +48,7 @@ def test_leeboard_is_idle_while_5000_pods_are_gated_and_nothing_changes(bed: Bed
 
 
 def crowd(cluster: HeldCluster, number: int) -> None:
-    """Create held pods that no node has room for, each of which waits for itself."""
+    """Create single gated pods that fit on no node."""
     cluster.api.create_all([held(pod(f"crowd-{index}", gpus=16, queue="default-queue")) for index in range(number)])
     eventually(
         lambda: cluster.told('scheduler_pending_pods{queue="gated"'),
@@ -58,12 +59,12 @@ def crowd(cluster: HeldCluster, number: int) -> None:
 
 
 def remove_crowd(api: Api) -> None:
-    """Remove them all at once: one by one that takes a minute."""
+    """Remove them all at once: one by one this takes a minute."""
     for collection in (DEFAULT_PODS, EVENTS):
         eventually(partial(removed, api, collection), within_s=180, what=f"{collection} is empty")
 
 
 def removed(api: Api, collection: str) -> bool:
-    """Remove what is left; on a busy machine the API server may give up in the middle."""
+    """Remove the rest; on a busy machine the API server may give up in the middle."""
     api.delete_now(collection)
     return not api.items(collection)

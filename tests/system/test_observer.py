@@ -1,4 +1,4 @@
-"""The observer is believed by other tests, so it is tested itself: each rule broken by hand, and once for real."""
+"""Other tests rely on the observer, so it is tested itself: each rule broken by hand, and once in a real cluster."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""Before Kubernetes 1.36 no policy changes pods: our webhook does all of it, and fails closed for our pods alone."""
+"""Before Kubernetes 1.36 no policy changes pods: our webhook does it all, and fails closed only for managed pods."""
 
 import threading
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def test_no_pod_is_refused_while_the_certificate_is_replaced_a_thousand_times(le
     def create() -> int:
         created = 0
         while not ended.wait(EVERY_S):
-            # Refused with the API server's words if its webhook cannot be called: `failurePolicy` is Fail.
+            # Refused with the API server's message if its webhook cannot be called: `failurePolicy` is Fail.
             api.create(pod(f"rotating-{next(numbers)}", queue="nowhere"))
             created += 1
         return created

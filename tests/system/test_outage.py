@@ -1,6 +1,6 @@
-"""Leeboard is gone for a while, under load: nobody else may notice, and nothing of ours may start against a rule.
+"""Leeboard is down for a while, under load: other pods are not affected, and no managed pod starts against a rule.
 
-`LEEBOARD_OUTAGE_S` makes it longer; what is compared are counts of one and the same run.
+`LEEBOARD_OUTAGE_S` makes it longer; counts of the same run are compared.
 """
 
 import os
@@ -25,7 +25,7 @@ NODE_COUNT = 4 + int(OUTAGE_S / 5)
 """A node takes 250 pods, and ten come a second."""
 GPUS, LIMIT = 8, 20
 EVERY_S = 0.1
-"""Between two unmanaged pods; every third time a managed one comes too."""
+"""Between two unmanaged pods; every third time a managed pod is created too."""
 
 _names = count()
 
@@ -38,7 +38,7 @@ def leeboard(bed: Bed, api: Api, request: pytest.FixtureRequest) -> Iterator[Dep
 
 @dataclass
 class Load:
-    """Users who create pods of both kinds all the time; pods of others end at once, so that there is always room."""
+    """Users who create pods of both kinds all the time; unmanaged pods end at once, so that there is always room."""
 
     api: Api
     created_at: dict[str, float] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Load:
 
 
 def wait_for(seconds: float, bed: Bed) -> tuple[float, float]:
-    """Let time go by, which is what is tested here; return from when until when."""
+    """Let time pass, which is tested here; return the begin and the end."""
     since = time.monotonic()
     eventually(lambda: time.monotonic() - since >= seconds, within_s=seconds + 5, what="time goes by", every_s=0.5)
     assert bed.children
@@ -97,17 +97,17 @@ def test_other_pods_continue_and_managed_pods_wait_while_leeboard_is_down(leeboa
             load.ended.set()
             users.join()
 
-        # 1. nobody was refused, and others ran at the usual rate
+        # 1. no pod was refused, and unmanaged pods ran at the usual rate
         assert load.refused == []
         rates = [len(load.names("other", *span)) / (span[1] - span[0]) for span in (before, outage)]
         print(f"others created/s before and during: {rates[0]:.1f}, {rates[1]:.1f}; bound meanwhile {len(bound)}")
         assert rates[1] >= 0.8 * rates[0], rates
         assert len(bound) >= 0.9 * len(load.names("other", *outage))
-        # 2. ours waited, held by the gate that no Leeboard had to set
+        # 2. managed pods were pending, with the gate that is set without Leeboard
         assert waiting
         assert {name for name in waiting if stored[name].get("nodeName")} == set()
         assert {name for name in waiting if {"name": GATE} not in stored[name].get("schedulingGates", [])} == set()
-        # 3. all run that the limit lets run, and none more
+        # 3. all pods within the limit run, and no more
         seen = eventually(
             lambda: running(api, "ours"), until=lambda ours: len(ours) >= LIMIT, within_s=60, what="ours run"
         )
@@ -136,7 +136,7 @@ def test_a_new_pod_waits_once_for_a_hanging_leeboard_and_is_gated_by_the_policy(
 
 
 def given_up(api: Api) -> int:
-    """Return how many calls of our webhooks the API server has gone on without."""
+    """Return how many calls of our webhooks the API server has skipped."""
     lines = api.text("/metrics").splitlines()
     found = (one for one in lines if one.startswith("apiserver_admission_webhook_fail_open_count{"))
     return sum(int(float(one.rpartition(" ")[2])) for one in found if "leeboard.dev" in one)

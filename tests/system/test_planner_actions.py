@@ -1,4 +1,4 @@
-"""What a plan does to those who run: who has to leave for whom, how many, and that nobody leaves for nothing."""
+"""The effects of a plan on running pods: which are evicted for which, how many, and no eviction is useless."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -14,18 +14,18 @@ ROOM_IS_HELD = "must leave for it are still there"
 """How it is told that victims have yet to leave."""
 
 ROOM_IS_FREED = "still there"
-"""How it is told after a restart, which forgets who was told to leave: one pod or all may be leaving by then."""
+"""The message after a restart, which forgets the victims: one pod or all may be terminating by then."""
 
 
 @pytest.fixture
 def cluster(bed: Bed, api: Api) -> Iterator[WatchedCluster]:
-    """Leeboard by the rules of KAI, with which no pod is safe for having just started; no nodes yet."""
+    """Leeboard by the rules of KAI, which do not protect pods that have just started; no nodes yet."""
     with watched(bed, api, preset="kai") as cluster:
         yield cluster
 
 
 def two_queues(cluster: WatchedCluster, *, a: int, b: int) -> None:
-    """Create queues `a` and `b`, which deserve so many GPUs."""
+    """Create queues `a` and `b`, which deserve this number of GPUs."""
     cluster.api.create_all(
         [queue("both"), queue("a", parent="both", deserved=a), queue("b", parent="both", deserved=b)]
     )
@@ -62,7 +62,7 @@ def test_no_further_pod_is_evicted_after_a_reclaim_whatever_the_number_of_plans(
     cluster.wait_until_run("b-", 4)
     evicted = cluster.evicted()
     assert len(evicted) == 4
-    # The ReplicaSet has made others in their place, which wait.
+    # The ReplicaSet has created replacements, which are pending.
     cluster.search_again("a")
     assert cluster.evicted() == evicted
     assert (len(cluster.running("a-")), len(cluster.running("b-"))) == (4, 4)
@@ -116,7 +116,7 @@ def test_pods_are_protected_from_reclaim_for_the_min_runtime_of_their_queue(clus
 
 
 def protect(cluster: WatchedCluster, name: str, min_runtime: str) -> None:
-    """Have pods of a queue be safe from reclaim for so long after their start."""
+    """Protect pods of a queue from reclaim for this time after their start."""
     cluster.api.patch(f"/apis/scheduling.run.ai/v2/queues/{name}", {"spec": {"reclaimMinRuntime": min_runtime}})
 
 
@@ -136,7 +136,7 @@ def test_disruption_budget_of_the_victims_is_overridden_and_this_is_reported(clu
 
 
 def guard(cluster: WatchedCluster, app: str, *, pods: int) -> None:
-    """Create a PodDisruptionBudget by which none of these pods may leave, and wait until it is in force."""
+    """Create a PodDisruptionBudget that allows no disruption of these pods, and wait until it is in force."""
     spec = {"minAvailable": pods, "selector": {"matchLabels": {"app": app}}}
     head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": app}}
     cluster.api.create({**head, "spec": spec})
@@ -168,7 +168,7 @@ def test_room_is_kept_for_the_gang_until_its_victims_are_gone(cluster: WatchedCl
 
 
 def wait_for_disruption(cluster: WatchedCluster, name: str, message: str) -> None:
-    """Wait until a pod's condition DisruptionTarget says so: for a moment it has the words of the Eviction API."""
+    """Wait for this text in a pod's condition DisruptionTarget: for a moment it has that of the Eviction API."""
 
     def told() -> list[tuple[str, str]]:
         conditions = cluster.api.get(f"{DEFAULT_PODS}/{name}")["status"]["conditions"]
@@ -259,7 +259,7 @@ def test_pods_of_one_fragmented_node_move_to_the_other_for_a_pod_that_needs_a_wh
 
 
 def two_nodes_half_full(cluster: WatchedCluster) -> None:
-    """Have four pods of a ReplicaSet run on two nodes of four GPUs, two on each."""
+    """Run four pods of a ReplicaSet on two nodes of four GPUs, two on each."""
     (first,) = cluster.add_nodes(1, gpus=4)
     cluster.run("filler", 2, queue="default-queue")
     cluster.api.create(replica_set("half", 4, pod("unnamed", queue="default-queue")))

@@ -1,4 +1,4 @@
-"""`make cluster` starts in every form, what it prints works as it stands there, and it leaves nothing behind."""
+"""`make cluster` starts in every form, its printed commands work unchanged, and it leaves nothing behind."""
 
 import os
 import re
@@ -25,14 +25,14 @@ LAST_LINE = "Ctrl-C ends it"
 
 
 class Person:
-    """Somebody who types what was printed."""
+    """A user who types the printed commands."""
 
     def __init__(self, banner: str) -> None:
         self.printed = [line.strip() for line in banner.splitlines() if line.startswith("    ")]
         self._before = f"cd {ROOT}; {self.printed[0]}; "
 
     def types(self, command: str) -> str:
-        """Return what a command answers, which must not fail."""
+        """Return the output of a command, which must not fail."""
         # Tests run from any environment, not only from the Makefile's.
         typed = re.sub(rf"^{LEEBOARD}\b", f"{sys.executable} -m app", command)
         answer = subprocess.run(
@@ -88,7 +88,7 @@ def test_the_walk_typed_literally_ends_with_everything_running(tmp_path: Path) -
         for block in walk():
             for command in block:
                 person.types(command.replace("http://127.0.0.1:PORT", url))
-                # Whoever reads the comment beside the next command waits for this one to have had its effect.
+                # A reader of the comment beside the next command waits until this one has had its effect.
                 eventually(lambda: waiting(person), until=is_as_told, within_s=90, what=command)
         # Half a GPU, three pods of the RayJob and the one that submits it, and two of the PyTorchJob.
         eventually(
@@ -97,7 +97,7 @@ def test_the_walk_typed_literally_ends_with_everything_running(tmp_path: Path) -
 
 
 def walk() -> list[list[str]]:
-    """Return what docs/walk.md says to type on `make cluster`, block by block, after the line that is printed."""
+    """Return the commands of docs/walk.md for `make cluster`, block by block, after the printed line."""
     text = (ROOT / "docs" / "walk.md").read_text()
     section = text[text.index("$ export KUBECONFIG=") : text.index("Ctrl-C ends it")]
     blocks = re.findall(r"^(\$ .*?)^```", section, flags=re.MULTILINE | re.DOTALL)
@@ -115,7 +115,7 @@ def waiting(person: Person) -> list[str]:
 
 
 def is_as_told(names: list[str]) -> bool:
-    """Whether everybody runs, but the pods of team-a that had to make room."""
+    """Whether all pods run, except the pods of team-a that were evicted."""
     return names in ([], ["fill"] * 4)
 
 

@@ -1,4 +1,4 @@
-"""The chart's admission policies as the API server applies them: what pods become, and who may write what on them."""
+"""The chart's admission policies in the API server: the changes to pods, and the rights to write fields."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,7 +94,7 @@ def path(made: Object) -> str:
     return f"/api/v1/namespaces/{made['metadata']['namespace']}/pods/{made['metadata']['name']}"
 
 
-# -- the hold
+# -- the gate
 
 
 @pytest.mark.usefixtures("rules")
@@ -132,7 +132,7 @@ def test_pod_that_names_a_queue_in_an_opted_in_namespace_gets_our_scheduler(api:
     assert (made["spec"]["schedulerName"], gates(made)) == ("kai-scheduler", [HELD])
 
 
-# -- the device's environment
+# -- the device environment
 
 
 def env_of(container: Object) -> list[tuple[str, object]]:
@@ -159,7 +159,7 @@ def test_container_named_by_the_annotation_gets_its_device_whatever_its_variable
     made = api.create(pod(name(), annotations=annotations, spec={"containers": containers([], own)}))
     first, second = made["spec"]["containers"]
     assert "env" not in first
-    # In front, since what its owner wrote may refer to them; of MPS it said nothing, so that stays its own.
+    # In front, since variables of the owner may refer to them; the owner set nothing for MPS, so that stays.
     assert env_of(second) == [*SHOWN, ("A", "all"), (MPS_LIMIT[0], "all")]
 
 
@@ -218,11 +218,11 @@ def test_pod_with_whole_gpus_gets_no_environment(api: Api) -> None:
     assert "env" not in container
 
 
-# -- markers, by which kube-scheduler knows whom to ask us about and whom to have bound by us
+# -- markers: kube-scheduler calls filter and bind of Leeboard for pods that have them
 
 
 def marked(amounts: Object, kind: str = "containers") -> Object:
-    """Return the spec of a pod of which one container of this kind asks for these resources."""
+    """Return the spec of a pod in which one container of this kind requests these resources."""
     names = "a" if kind == "containers" else "i"
     resources = {"resources": {"requests": amounts, "limits": amounts}}
     return {"containers": containers([])} | {kind: [containers([], names=names)[0] | resources]}
@@ -348,7 +348,7 @@ def test_no_other_field_about_the_binding_of_a_pod_may_be_written(tenant: Api, i
 @pytest.mark.parametrize("rules", [OWN, BESIDE], indirect=True)
 @pytest.mark.usefixtures("rules")
 def test_pod_that_names_its_node_may_not_be_stamped_as_preemptible(tenant: Api) -> None:
-    """Admission leaves such pods alone, so that nothing else would tell whose it is."""
+    """Admission does not change such pods, so that no other field would show their scheduler."""
     assert f"Leeboard alone writes {PREEMPTIBLE} on pods" in refusal(tenant, preemptible(spec={"nodeName": "nowhere"}))
 
 
@@ -437,11 +437,11 @@ def test_only_leeboard_may_remove_the_gate_in_the_secure_profile(bed: Bed, api: 
         assert not refused_patch(leeboard, path(made), RELEASE)
 
 
-# -- our own account, in the hands of somebody else
+# -- our own account, in the hands of an attacker
 
 
 def changed_by_a_thief(spec: Object) -> dict[str, Object]:
-    """Build changes of what Kubernetes lets be changed on a pod that waits, and of which a thief has something."""
+    """Build changes that Kubernetes allows on a pending pod, and that are useful to an attacker."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "theirs", "uid": "u"}
     images = {kind: [each | {"image": "theirs"} for each in spec[kind]] for kind in ("containers", "initContainers")}
     expression = {"key": "theirs", "operator": "Exists"}
@@ -464,7 +464,7 @@ def changed_by_a_thief(spec: Object) -> dict[str, Object]:
 
 
 def waiting(tenant: Api) -> Object:
-    """Create a pod that waits for us and for somebody else."""
+    """Create a pod with our gate and another one."""
     spec = {"schedulingGates": [FOREIGN], "initContainers": containers([], names="i")}
     marks = {"labels": {"mine": "1"}, "annotations": {"gpu-fraction": "0.5"}}
     return tenant.create(pod(name(), namespace=TEAM, spec=spec, **marks))  # type: ignore[arg-type] # each is a mapping
@@ -472,7 +472,7 @@ def waiting(tenant: Api) -> Object:
 
 @pytest.fixture
 def _our_account_may_use_their_queue(api: Api) -> Iterator[None]:
-    """Leave it to the rule under test to refuse the queue."""
+    """Leave the refusal of the queue to the rule under test."""
     us = subject(User.LEEBOARD)
     allow(api, "use-theirs", us, group="scheduling.run.ai", resource="queues", verbs=["use"], names=["theirs"])
     yield
@@ -498,7 +498,7 @@ def test_our_account_cannot_change_the_spec_of_pods(bed: Bed, api: Api, tenant: 
 
 @contextmanager
 def other_admission(api: Api, *changes: str) -> Iterator[None]:
-    """Have the API server change pods in these ways, as JSONPatch expressions, whenever anybody updates them."""
+    """Let the API server change pods in these ways, as JSONPatch expressions, at every update."""
     metadata = {"name": "of-others"}
     resources = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}
     mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": f"[{', '.join(changes)}]"}}
@@ -613,7 +613,7 @@ def test_no_pod_makes_the_policies_fail(api: Api, tenant: Api, odd: Object, sche
     metadata = {"name": name(), "namespace": TEAM} | odd.get("metadata", {})
     item = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
-    # The tenant may be refused, but for what the pod asks for; nothing is hidden by an administrator's rights.
+    # The tenant may be refused, but only for what the pod requests; no right of an administrator hides anything.
     said = [refusal(tenant, item)]
     made = api.create(item | {"metadata": metadata | {"name": name()}})
     said.append(refused_patch(tenant, path(made), {"metadata": {"labels": {"touched": "1"}}}))

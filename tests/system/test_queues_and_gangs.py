@@ -1,4 +1,4 @@
-"""The main job as a user sees it, in every form: real kube-scheduler, real API server, Leeboard between them."""
+"""The main features as a user sees them, in every form: real kube-scheduler, real API server, Leeboard between them."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -23,7 +23,7 @@ def leeboard(session_bed: Bed, session_api: Api, request: pytest.FixtureRequest)
 
 @pytest.fixture
 def cluster(leeboard: Deployed, bed: Bed, api: Api) -> Api:
-    """The cluster with Leeboard in it; no nodes yet, and only the queues that come with it."""
+    """The cluster with Leeboard in it; no nodes yet, and only the default queues."""
     assert leeboard.bed is bed
     for item in documents(DEFAULT_QUEUES):
         api.apply(item)
@@ -31,7 +31,7 @@ def cluster(leeboard: Deployed, bed: Bed, api: Api) -> Api:
 
 
 def add_nodes(api: Api, number: int, *, gpus: int = 8, **more: object) -> list[str]:
-    """Create nodes under names that no other test uses."""
+    """Create nodes with names that no other test uses."""
     nodes = [gpu_node(f"n{next(_node_numbers):03}", gpus=gpus, **more) for _ in range(number)]  # type: ignore[arg-type] # free-form by design
     api.create_all(nodes)
     return [node["metadata"]["name"] for node in nodes]
@@ -43,14 +43,14 @@ def bound(api: Api, prefix: str) -> list[str]:
 
 
 def scheduled_message(api: Api, name: str) -> str:
-    """Return what the user reads in the pod's PodScheduled condition."""
+    """Return the message of the pod's PodScheduled condition."""
     found = api.get(f"{DEFAULT_PODS}/{name}")
     conditions = found.get("status", {}).get("conditions", [])
     return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
 
 
 def wait_for_reason(leeboard: Deployed, name: str, reason: str) -> None:
-    """Wait until the pod's owner is told why it waits; kube-scheduler repeats it of pods that it was asked about."""
+    """Wait until the pod's condition has this reason; kube-scheduler repeats it for pods that it has filtered."""
     said = f"{name}: {reason}"
     eventually(lambda: leeboard.why(name).get("reason"), until=lambda one: one == reason, within_s=15, what=said)
     if leeboard.form is Form.EXTENDER_ONLY:
@@ -61,7 +61,7 @@ def wait_for_reason(leeboard: Deployed, name: str, reason: str) -> None:
 
 
 def watch_bound(api: Api, prefix: str, *, for_s: float) -> int:
-    """Return the most pods of this prefix that were ever seen bound at once, looking for some seconds."""
+    """Return the largest number of pods of this prefix that were bound at once, during some seconds."""
     most = 0
 
     def look() -> bool:
@@ -160,7 +160,7 @@ def test_queues_get_exactly_their_fair_shares(cluster: Api, leeboard: Deployed) 
 
 
 def queue_status(api: Api, name: str, field: str) -> str:
-    """Return the GPUs of one field of a queue's status, once it is there."""
+    """Return the GPUs of one field of a queue's status, once it exists."""
     path = f"/apis/scheduling.run.ai/v2/queues/{name}"
     found = eventually(lambda: api.get(path).get("status", {}).get(field), within_s=10, what=f"{name} has {field}")
     return str(found["nvidia.com/gpu"])

@@ -1,4 +1,4 @@
-"""A KAI user's first steps with kubectl: the same manifests work, and every object says how it stands.
+"""A KAI user's first steps with kubectl: the same manifests work, and every object shows its state.
 
 The manifests are our own, in the kinds, labels and fields of KAI's quickstart, batch and priority examples.
 """
@@ -29,13 +29,13 @@ _node_numbers = count()
 
 
 class Kubectl:
-    """kubectl in an administrator's hands; what it refuses fails the test with its own words."""
+    """kubectl of an administrator; a refusal fails the test with its message."""
 
     def __init__(self, bed: Bed) -> None:
         self._command = [str(bed.programs / "kubectl"), f"--kubeconfig={bed.kubeconfig(User.ADMIN)}"]
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run one command; return what it printed."""
+        """Run one command; return its output."""
         command = [*self._command, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
@@ -55,7 +55,7 @@ class Kubectl:
         self("wait", "--for=jsonpath={.status.phase}=Running", f"pod/{name}", "--timeout=20s")
 
     def wait_for(self, text: str, *arguments: str) -> str:
-        """Repeat a command until it prints the text; return all that it printed."""
+        """Repeat a command until it prints the text; return all its output."""
         return eventually(
             lambda: self(*arguments),
             until=lambda printed: text in printed,
@@ -69,7 +69,7 @@ class Kubectl:
         return self("get", what, "-o", f"jsonpath={path}")
 
     def wait_to_show(self, what: str, path: str, text: str) -> None:
-        """Wait until one field of an object is just this text."""
+        """Wait until one field of an object is exactly this text."""
         eventually(
             lambda: self.show(what, path),
             until=lambda shown: shown == text,
@@ -81,7 +81,7 @@ class Kubectl:
 
 @pytest.fixture
 def kubectl(bed: Bed, api: Api) -> Iterator[Kubectl]:
-    """A cluster with Leeboard and its own kube-scheduler as shipped, and the hands of its owner."""
+    """A cluster with the shipped Leeboard and kube-scheduler, and the kubectl of its owner."""
     install(api)
     start_own_scheduler(bed, start_leeboard(bed))
     yield Kubectl(bed)
@@ -90,7 +90,7 @@ def kubectl(bed: Bed, api: Api) -> Iterator[Kubectl]:
 
 
 def add_node(api: Api, *, gpus: int = 8) -> None:
-    """Create a node under a name that no other test uses."""
+    """Create a node with a name that no other test uses."""
     api.create(gpu_node(f"q{next(_node_numbers):03}", gpus=gpus))
 
 
@@ -151,12 +151,12 @@ def test_build_pod_preempts_the_train_pod_on_the_one_gpu_of_its_queue(kubectl: K
     kubectl.apply("limited-queue")
     kubectl.apply("train-priority-pod", to_queue="test")
     kubectl.wait_until_running("train-pod")
-    # It takes its time to leave: nobody ends it until it is deleted at once, below.
+    # It terminates slowly: nothing ends it until it is deleted at once, below.
     kubectl("annotate", "pod/train-pod", "simulation.example.com/dead=true")
 
     kubectl.apply("build-priority-pod", to_queue="test")
 
-    # The node has seven GPUs more, but the queue may hold one.
+    # The node has seven more GPUs, but the queue may hold one.
     kubectl.wait_for("evicted for it is still there (default/train-pod)", "describe", "pod", "build-pod")
     assert kubectl.show("pod/build-pod", "{.status.phase}") == "Pending"
     kubectl("delete", "pod/train-pod", "--grace-period=0", "--force")
@@ -187,7 +187,7 @@ def test_second_train_pod_waits_for_the_one_gpu_of_its_queue_and_gets_it(kubectl
     kubectl.wait_until_running("second")
 
 
-# -- what objects say of themselves
+# -- statuses
 
 
 def test_queues_show_what_they_hold_and_request(kubectl: Kubectl, api: Api) -> None:
@@ -233,7 +233,7 @@ def test_unusable_queue_shows_the_reason(kubectl: Kubectl, api: Api) -> None:
     kubectl.wait_until_running("p")
 
 
-# -- what it costs
+# -- costs
 
 COMING_AND_GOING = 30
 
@@ -281,7 +281,7 @@ def come_and_go(api: Api, chance: Random, *, steps: int) -> None:
         else:
             there.append(f"p-{step}")
             api.create(pod(there[-1], queue="default-queue"))
-        # Time is what rates are made of; nothing is waited for.
+        # Rates need time; no condition is waited for.
         Event().wait(0.1)
 
 
@@ -290,7 +290,7 @@ def writes_of_leeboard(bed: Bed) -> dict[tuple[str, str, str], list[float]]:
     written: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
     for event in audit.events(bed.audit_log):
         target = event["objectRef"]
-        # Events and the questions for our own rights have no names, and each is another object.
+        # Events and reviews of our own rights have no names, and each is another object.
         if event["user"]["username"] == User.LEEBOARD.value[0] and "name" in target and target["resource"] != "events":
             at_s = datetime.fromisoformat(event["stageTimestamp"]).timestamp()
             written[target["resource"], target.get("subresource", ""), target["name"]].append(at_s)

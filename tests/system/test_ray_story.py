@@ -1,6 +1,6 @@
-"""Training and inference of Ray on the same GPUs: who runs when, and how many evictions it takes.
+"""Training and inference of Ray on the same GPUs: which runs when, and how many evictions it takes.
 
-A head asks for no GPU, so GPUs are counted by workers. Inference is not preemptible: its queue deserves what it asks.
+A head requests no GPU, so GPUs are counted by workers. Inference is not preemptible: its queue deserves its requests.
 """
 
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ def cluster(leeboard_with_operators: Deployed, bed: Bed, api: Api) -> Iterator[W
 
 
 def ray(*, minimum: int, replicas: int | None = None) -> Object:
-    """Build a head and so many workers."""
+    """Build a head and this number of workers."""
     return made.ray_spec(POD, minimum=minimum, replicas=replicas, head=HEAD)
 
 
 def wait_for_ray(cluster: WorkloadCluster, **workers: int) -> None:
-    """Wait until of each of these just so many pods run; the pod that submits a RayJob's program is none of them."""
+    """Wait until exactly this many pods of each name run; the pod that submits a RayJob's program does not count."""
     eventually(
         lambda: {name: members(cluster, name) for name in workers},
         until=lambda seen: seen == workers,
@@ -45,12 +45,12 @@ def wait_for_ray(cluster: WorkloadCluster, **workers: int) -> None:
 
 
 def members(cluster: WorkloadCluster, name: str) -> int:
-    """Return how many pods of a RayCluster run and stay, its head among them."""
+    """Return how many pods of a RayCluster run and are not terminating, including its head."""
     return sum("-head" in pod or "-worker-" in pod for pod in cluster.running(f"{name}-"))
 
 
 def two_queues(cluster: WorkloadCluster, *, a: int, b: int) -> None:
-    """Create queues `a` and `b`, which deserve so many GPUs."""
+    """Create queues `a` and `b`, which deserve this number of GPUs."""
     cluster.api.create_all(
         [queue("both"), queue("a", parent="both", deserved=a), queue("b", parent="both", deserved=b)]
     )
@@ -69,7 +69,7 @@ def test_training_is_evicted_for_inference_as_a_gang_and_returns_by_itself(
     cluster.submit(made.ray_service("serve", ray(minimum=4), queue=inference_queue, labels=INFERENCE))
 
     wait_for_ray(cluster, serve=5, train=0)
-    # Whoever comes and goes has everything planned once more: training still lacks four GPUs.
+    # Pods that are created and deleted cause new plans: training still lacks four GPUs.
     for name in ("first", "second"):
         cluster.run(name, 1, queue="b")
         cluster.delete(f"{name}-0")
@@ -83,7 +83,7 @@ def test_training_is_evicted_for_inference_as_a_gang_and_returns_by_itself(
 
 
 def gpus_held(cluster: WorkloadCluster, *, by: str, at_first_bind_of: str) -> int:
-    """Return how many GPUs pods of one name held when the first of another was bound."""
+    """Return how many GPUs the pods of one name held when the first of another was bound."""
     holding: dict[str, int] = {}
     for sight in cluster.observer.history():
         if sight.name.startswith(at_first_bind_of) and sight.node:
@@ -114,7 +114,7 @@ def test_training_above_its_minimum_loses_only_what_inference_requests(cluster: 
 
 
 def scale(cluster: WorkloadCluster, replicas: int, *leaving: str) -> None:
-    """Have a RayCluster of two workers at least be so large, as its autoscaler does."""
+    """Set the size of a RayCluster with a minimum of two workers, as its autoscaler does."""
     (group,) = ray(minimum=2, replicas=replicas)["workerGroupSpecs"]
     group["scaleStrategy"] = {"workersToDelete": list(leaving)}
     cluster.change(RAY_CLUSTER, "elastic", {"workerGroupSpecs": [group]})
@@ -132,7 +132,7 @@ def test_workers_above_the_minimum_start_and_stop_with_free_capacity(cluster: Wo
     wait_for_ray(cluster, elastic=7)
     assert cluster.evicted() == []
 
-    # Somebody takes back what is theirs, one by one; then what is left is the minimum.
+    # Another queue reclaims its share one by one; only the minimum is left then.
     for number in range(1, 5):
         cluster.api.create(pod(f"other-{number}", queue="b"))
         cluster.wait_until_run("other-", number)

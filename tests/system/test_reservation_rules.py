@@ -1,4 +1,4 @@
-"""The namespace of the pods that hold GPUs for those who share them: who may write in it, and what."""
+"""The namespace of reservation pods, which hold GPUs for sharing pods: which users may write what in it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -49,7 +49,7 @@ def _installed(session_api: Api) -> None:
 
 @pytest.fixture
 def tenant(bed: Bed, api: Api) -> Iterator[Api]:
-    """Lend a tenant who was given all rights to pods, wherever they are."""
+    """Yield a tenant with all rights to pods in every namespace."""
     resources = ["pods", "pods/status", "pods/ephemeralcontainers"]
     for resource in resources:
         right = f"tenant-{resource.replace('/', '-')}"
@@ -75,7 +75,7 @@ def reservation(**container: object) -> Object:
 
 
 def confined(name: str, **more: object) -> Object:
-    """Build a container as the namespace's Pod Security level wants it."""
+    """Build a container that the namespace's Pod Security level allows."""
     security = {
         "runAsNonRoot": True,
         "allowPrivilegeEscalation": False,
@@ -109,11 +109,11 @@ def test_no_other_account_creates_pods_in_the_namespace_of_reservation_pods_what
     plain["spec"] |= {"schedulerName": "default-scheduler", "priorityClassName": ""}
     assert "Leeboard alone writes" in refusal(tenant, reservation())
     assert OURS_ALONE in refusal(tenant, plain)
-    # Of whom a ReplicaSet in this namespace would have its pods.
+    # The controller that would create the pods of a ReplicaSet in this namespace.
     with of_controller(bed, api, "replicaset-controller") as controller:
         assert OURS_ALONE in refusal(controller, plain)
 
-    # Who may do everything may this, too.
+    # A cluster administrator may do this, too.
     assert not refusal(api, reservation())
 
 

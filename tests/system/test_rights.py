@@ -1,4 +1,4 @@
-"""Leeboard's rights: the chart grants just what the table names, and each of them that is missing is named."""
+"""Leeboard's rights: the chart grants exactly those of the table, and each missing one is named."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from tests.system.waiting import eventually
 RBAC = "rbac.authorization.k8s.io/v1"
 OURS = "app.kubernetes.io/name=leeboard,app.kubernetes.io/component notin (kube-scheduler,agent)"
 WITHIN_S = 30.0
-"""No promise of ours, but what a busy machine may take."""
+"""Not a promise of Leeboard, but the time that a busy machine may need."""
 
 FULL = {
     "scheduler_lease": "leeboard/leeboard-scheduler",
@@ -29,7 +29,7 @@ FULL = {
     "certificate_secret": "leeboard/leeboard-ca",
     "webhook_configuration": "leeboard",
 }
-"""What the form `own-scheduler` sets and rights follow from."""
+"""The settings of the form `own-scheduler` from which rights follow."""
 
 Grant = tuple[str, str, str, str, str]
 """Namespace, API group, resource, verb and name."""
@@ -49,7 +49,7 @@ def test_the_rights_removed_below_are_all_that_the_chart_grants() -> None:
 
 
 READER = "leeboard-reader"
-"""The role of those who read Leeboard's own ports: none of its rights is ours."""
+"""The role of users who read Leeboard's own ports: Leeboard has none of its rights."""
 
 
 def environment(shipped: Iterable[Object]) -> dict[str, str]:
@@ -73,14 +73,14 @@ def singles(role: Object) -> list[tuple[str, str, str, str]]:
 
 @pytest.fixture(scope="module")
 def hardened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """A control plane of its own: the session's must not lose the rights that others count on."""
+    """A control plane of its own: the session's must keep the rights that other tests need."""
     with Bed(tmp_path_factory.mktemp("rights") / "bed") as bed:
         bed.start_control_plane()
         yield bed
 
 
 class Installed:
-    """A Leeboard whose rights can be taken away one by one."""
+    """A Leeboard whose rights can be revoked one by one."""
 
     def __init__(self, bed: Bed, api: Api) -> None:
         self.bed = bed
@@ -102,7 +102,7 @@ class Installed:
         return f"http://{HOST}:{self._operations}"
 
     def take_away(self, right: Right | None) -> None:
-        """Take one right from our roles, or none, and give back all that was taken before."""
+        """Revoke one right of our roles, or none, and grant all that were revoked before."""
         lost = None if right is None else (right.group, right.resource, right.verb, right.name)
         for path, role in self._roles:
             here = right is not None and role["metadata"].get("namespace", "") == right.namespace
@@ -123,7 +123,7 @@ class Installed:
         )
 
     def doctor(self, of: str = "rights") -> list[str]:
-        """Return what the doctor says of rights, or something else, under Leeboard's own account."""
+        """Return the doctor's message about rights, or something else, under Leeboard's own account."""
         settings = settings_of(self.settings | {"kubeconfig": str(self.bed.kubeconfig(User.LEEBOARD))})
         found = asyncio.run(examine(Patient(settings=settings, urls=(self.url,), account=None)))
         return [finding.message for finding in found if finding.name == of]
@@ -133,14 +133,14 @@ class Installed:
 def installed(hardened: Bed) -> Iterator[Installed]:
     with hardened.api() as api:
         install(api)
-        # By default everybody may ask for his own rights; a cluster that is hardened says otherwise.
+        # By default every user may review their own rights; a hardened cluster forbids it.
         api.patch(f"/apis/{RBAC}/clusterrolebindings/system:basic-user", {"subjects": []})
         yield Installed(hardened, api)
 
 
 @pytest.mark.parametrize("right", rights_of(settings_of(FULL)), ids=lambda right: right.subject)
 def test_a_missing_right_is_named_alone(installed: Installed, right: Right) -> None:
-    # Alone: the one that the case before this one took away is granted again, and no longer named.
+    # Alone: the right revoked by the previous case is granted again, and no longer named.
     installed.take_away(right)
 
     some = f"[+]rights ok, degraded: {right.sentence}"

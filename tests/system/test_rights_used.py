@@ -1,4 +1,4 @@
-"""All that Leeboard may do it does, and it asks for nothing else: an audit log against the table of rights."""
+"""Leeboard uses all its rights, and needs no others: an audit log against the table of rights."""
 
 import subprocess
 import sys
@@ -28,19 +28,19 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 RESERVATIONS = "/api/v1/namespaces/kai-resource-reservation/pods"
 MIN_MEMBER = "kai.scheduler/batch-min-member"
 WITHIN_S = 30.0
-"""No promise of ours, but what a busy machine may take."""
+"""Not a promise of Leeboard, but the time that a busy machine may need."""
 
 USED = {"scheduler_lease": "leeboard/leeboard-scheduler"}
-"""The settings under which everything is used: those of the form `extender-only`, with GPUs shared besides."""
+"""The settings under which every right is used: those of the form `extender-only`, with GPU sharing."""
 
 
 OF_JOBS = {("batch", "jobs", "list"), ("batch", "jobs", "watch")}
-"""The owners that there are here; nobody can use a right to kinds that are not installed."""
+"""The owners that exist here; a right to kinds that are not installed cannot be used."""
 
 
 @pytest.fixture
 def audited(tmp_path: Path) -> Iterator[Bed]:
-    """A control plane that logs what Leeboard asks of it, with its roles as shipped."""
+    """A control plane that logs Leeboard's requests, with its roles as shipped."""
     options = ApiServerOptions(audit=Audit.WRITES_AND_LEEBOARD)
     with Bed(tmp_path / "bed", options=options) as bed:
         bed.start_control_plane()
@@ -51,7 +51,7 @@ def audited(tmp_path: Path) -> Iterator[Bed]:
 
 def test_every_right_is_used_and_no_other_is_needed(audited: Bed) -> None:
     (operations,) = free_ports(1)
-    # What admission does is done by hand here, so that its certificates are not needed.
+    # Changes of admission are made by hand here, so that its certificates are not needed.
     settings = Settings(**USED)  # type: ignore[arg-type] # words, as in the environment
     needed = OF_JOBS | named((*rights_of(settings), *ADMISSION))
     granted = needed | named(rights_to_owners(settings))
@@ -60,7 +60,7 @@ def test_every_right_is_used_and_no_other_is_needed(audited: Bed) -> None:
         install(api)
         start_scheduler(audited, api, start_leeboard(audited, operations_port=str(operations), **USED))
         use_everything(api)
-    # Shows a token, of which Leeboard has to ask whose it is.
+    # Sends a token, which Leeboard has to review.
     told = doctor(audited, f"http://{HOST}:{operations}")
 
     eventually(
@@ -74,16 +74,16 @@ def test_every_right_is_used_and_no_other_is_needed(audited: Bed) -> None:
 
 
 def named(rights: Iterable[Right]) -> set[Verb]:
-    """Return rights in the words of the log."""
+    """Return rights in the terms of the log."""
     return {(right.group, right.resource, right.verb) for right in rights}
 
 
 def use_everything(api: Api) -> None:
-    """Have Leeboard do whatever it can do; each step waits for what somebody outside sees of it."""
+    """Let Leeboard use all its features; each step waits for its visible effect."""
     api.create(gpu_node("rights", gpus=4))
     api.create_all([queue("lender", deserved=2), queue("owner", deserved=2), queue("shut", limit=0)])
 
-    # Binding; the status of queue and group; a member that ends, of which only a read tells how.
+    # Binding; the status of queue and group; a member that ends, whose result is only known by a read.
     brief: Object = {"annotations": {RUN_FOR: "500ms"}, "spec": {"restartPolicy": "Never"}}
     api.create(pod_group("brief", min_member=2, queue="lender"))
     api.create_all(pod(f"brief-{index}", queue="lender", gang="brief", **brief) for index in range(2))
@@ -91,7 +91,7 @@ def use_everything(api: Api) -> None:
     _wait_for_status(api, f"{QUEUES}/lender")
     _wait_for_status(api, _default(POD_GROUPS, "brief"))
 
-    # A gang whose owner says so: its PodGroup is written, and rewritten when the owner says something else.
+    # A gang by its owner's annotation: its PodGroup is written, and rewritten when the owner changes.
     together = job("together", parallelism=2, template=pod("member", queue="lender", annotations={RUN_FOR: "1h"}))
     together["metadata"]["annotations"] = {MIN_MEMBER: "2"}
     api.create(together)
@@ -102,7 +102,7 @@ def use_everything(api: Api) -> None:
     )
     api.delete_now(_default(JOBS, "together"))
 
-    # A part of a GPU: a pod that holds the whole one comes, is told which that is, and goes.
+    # A GPU share: a reservation pod is created, gets the name of its GPU, and is deleted.
     api.create(machine_node(f"{SIMULATED}rights", gpus=1))
     api.create(as_admitted(pod("part", queue="lender", gpus=0, annotations={"gpu-fraction": "0.5"})))
     api.wait_for_phase("Running", "part", within_s=WITHIN_S)
@@ -111,11 +111,11 @@ def use_everything(api: Api) -> None:
     eventually(lambda: not api.items(RESERVATIONS), within_s=WITHIN_S, what="nothing is reserved any more")
     api.delete_now(f"/api/v1/nodes/{SIMULATED}rights")
 
-    # An event that says why a pod waits.
+    # An event that says why a pod is pending.
     api.create(pod("shut", queue="shut"))
     eventually(lambda: _reasons(api), until=lambda seen: "OverLimit" in seen, within_s=WITHIN_S, what="an event")
 
-    # Victims that a budget guards: asked for, marked, refused by the Eviction API, deleted.
+    # Victims that a budget protects: queried, marked, refused by the Eviction API, deleted.
     api.create_all(pod(f"guarded-{index}", queue="lender", labels={"app": "guarded"}) for index in range(4))
     api.wait_for_phase("Running", *(f"guarded-{index}" for index in range(4)), within_s=WITHIN_S)
     guard(api, "guarded", 4)
@@ -124,13 +124,13 @@ def use_everything(api: Api) -> None:
 
 
 def as_admitted(item: Object) -> Object:
-    """Return a pod as our webhook has it stored: held, and with what shows it its GPU."""
+    """Return a pod as our webhook has it stored: gated, and with the variables for its GPU."""
     admitted: Object = patched(item, [*environment.devices(item), *shape.held(item)])
     return admitted
 
 
 def guard(api: Api, app: str, count: int) -> None:
-    """Create a PodDisruptionBudget that lets none of so many pods leave, and wait until it has counted them."""
+    """Create a PodDisruptionBudget that allows no disruption of these pods, and wait until it has counted them."""
     spec = {"minAvailable": count, "selector": {"matchLabels": {"app": app}}}
     head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
     api.create({**head, "metadata": {"name": app, "namespace": "default"}, "spec": spec})
@@ -162,7 +162,7 @@ def start_scheduler(bed: Bed, api: Api, extender_url: str) -> None:
 
 
 def doctor(bed: Bed, url: str) -> str:
-    """Return what `leeboard doctor` prints for an administrator who asks for Leeboard's account."""
+    """Return the output of `leeboard doctor` for an administrator who checks Leeboard's account."""
     options = ["--kubeconfig", str(bed.kubeconfig(User.ADMIN)), "--service-account", "leeboard/leeboard", "--url", url]
     done = subprocess.run(
         [sys.executable, "-m", "app", "doctor", *options], cwd=ROOT, capture_output=True, text=True, check=False
@@ -177,7 +177,7 @@ def _told_devices(api: Api) -> set[str]:
 
 
 def _minimum(api: Api, owner: str) -> int | None:
-    """Return what the PodGroup of an owner says of its members; None where there is none."""
+    """Return the minimum in the PodGroup of an owner; None if there is none."""
     groups = [
         group
         for group in api.items(POD_GROUPS)

@@ -1,4 +1,4 @@
-"""The example of GPU sharing does what it says it does."""
+"""The example of GPU sharing works as described."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ REPLICA_SETS = "/apis/apps/v1/replicasets"
 @pytest.fixture
 def cluster(bed: Bed, api: Api) -> Iterator[SharingCluster]:
     api.apply(RUNTIME_CLASS)
-    # Where rules are strictest: nothing that we write for it may be refused.
+    # In the strictest profile: none of our writes may be refused.
     with ground(bed, api) as running, policies_in_force(api, profile="secure"), running.cluster() as cluster:
         yield cluster
         api.empty(REPLICA_SETS)
@@ -56,7 +56,7 @@ def test_halves_share_a_gpu_and_each_container_gets_its_variables(cluster: Shari
         "GPU_MEMORY_MIB": "4096",
     }
     assert len(devices(by_memory)) == 2
-    # Each reservation was told its GPU, so that KAI's tools can read it.
+    # Each reservation pod has the name of its GPU, so that KAI's tools can read it.
     told = eventually(
         lambda: {
             one["metadata"]["annotations"].get("run.ai/reserve_for_gpu_index", "") for one in cluster.reservations()

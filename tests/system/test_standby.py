@@ -1,4 +1,4 @@
-"""Two replicas, of which one decides: what becomes of pods when it goes, and that it never decides once more."""
+"""Two replicas, of which one decides: what happens to pods when it is gone, and that it does not decide again."""
 
 import signal
 import time
@@ -31,7 +31,7 @@ def pairs(bed: Bed, api: Api) -> Iterator[tuple[Pair, Pair]]:
 
 
 def nodes(api: Api, number: int, *, gpus: int) -> dict[str, int]:
-    """Create nodes under names that no other test uses; return their GPUs."""
+    """Create nodes with names that no other test uses; return their GPUs."""
     made = [gpu_node(f"standby-{next(_rounds):03}", gpus=gpus) for _ in range(number)]
     api.create_all(made)
     return {node["metadata"]["name"]: gpus for node in made}
@@ -46,7 +46,7 @@ def all_bound(pods: Sequence[Sight], prefix: str, number: int) -> bool:
 
 
 def settle(observer: Observer, rules: Rules) -> None:
-    """Wait until no pod is lost, and see that nothing was broken meanwhile."""
+    """Wait until no pod is lost, and check that no rule was broken meanwhile."""
     eventually(lambda: lost(observer.history(), rules), until=lambda found: not found, within_s=30, what="all is told")
     assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
 

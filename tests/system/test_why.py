@@ -1,4 +1,4 @@
-"""Whoever waits for a queue or a node is told the true cause, with its numbers: once that is mended, they run.
+"""A pod that waits for a queue or a node shows the true cause, with its numbers; once that is corrected, the pod runs.
 
 `leeboard why`, the status of a PodGroup and one event say the same.
 """
@@ -18,7 +18,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 RACK = "example.com/rack"
 FIRM = {"priorityClassName": "build"}
 ABOVE = {"priorityClassName": "build-preemptible"}
-"""Labels of pods that may not be made to leave, and of those that come before others."""
+"""Labels of non-preemptible pods, and of pods of higher priority."""
 OWN_PRIORITY = "pods of its own queue have the same or a higher priority"
 NOBODY_LEAVES = f"no pod is evicted for it because {OWN_PRIORITY}"
 
@@ -39,7 +39,7 @@ def cluster(leeboard: Deployed, bed: Bed, api: Api) -> Iterator[StuckCluster]:
         yield cluster
 
 
-# -- the queue, and who belongs together
+# -- the queue, and the gang
 
 
 def test_gang_that_lacks_a_member(cluster: StuckCluster) -> None:
@@ -146,7 +146,7 @@ def test_pod_behind_another_pod_of_its_queue(cluster: StuckCluster) -> None:
 
 
 def no_room(*, nodes: int, **counts: int) -> dict[str, int | str]:
-    """Return what programs are told of so many nodes, all of them without a free GPU unless `counts` say more."""
+    """Return the details for this number of nodes, all without a free GPU unless `counts` say more."""
     none = {"excluded": 0, "cpu_milli": 0, "memory_bytes": 0, "gpu_milli": 0, "pods": 0, "most_free_gpu_milli": 0}
     return {"nodes": nodes, **none, **counts}
 

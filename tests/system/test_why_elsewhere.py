@@ -1,6 +1,6 @@
-"""Whoever is stuck for causes that lie with others is told them, too: kube-scheduler, policies, owners, victims.
+"""Causes outside of Leeboard are reported too: of kube-scheduler, policies, owners and victims.
 
-Also who is gone, and what a thousand pods are told that wait.
+Also deleted pods, and the events of a thousand pending pods.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ def cluster(leeboard: Deployed, bed: Bed, api: Api) -> Iterator[StuckCluster]:
 
 @pytest.fixture
 def sharing(leeboard: Deployed, bed: Bed) -> Iterator[SharingCluster]:
-    """A cluster of which the GPUs can be shared."""
+    """A cluster whose GPUs can be shared."""
     assert leeboard.bed is bed
     with Ground(leeboard, 0).cluster() as cluster:
         yield cluster
@@ -69,7 +69,7 @@ def test_pod_whose_volume_is_in_a_full_zone(cluster: StuckCluster) -> None:
     )
     cause = Cause("RefusedByScheduler", sentence, {"pod": "zonal"})
 
-    # Leeboard, which knows of no volumes, lets it go there.
+    # Leeboard, which does not check volumes, allows it there.
     cluster.delete("filler-b-0")
 
     cluster.wait_until_told("zonal", cause)
@@ -114,13 +114,13 @@ def test_gang_that_leeboard_may_not_bind(cluster: StuckCluster) -> None:
     cluster.wait_until_mended("frozen", 1, told=cause)
 
 
-# -- others who have to leave, and GPUs that are shared
+# -- terminating pods, and shared GPUs
 
 
 def test_gang_whose_victims_are_terminating_and_the_victims_themselves(cluster: StuckCluster) -> None:
     cluster.add_node("why-victims", gpus=4)
     lender = queue("a", deserved=2)
-    # Else b is told first that the pods of a are too young to be evicted.
+    # Otherwise b is told first that the pods of a are too young to be evicted.
     lender["spec"]["reclaimMinRuntime"] = "0s"
     cluster.api.create_all([lender, queue("b", deserved=2)])
     cluster.run("a", 4, queue="a")
@@ -168,7 +168,7 @@ def test_pod_that_shares_a_gpu_whose_reservation_pod_a_quota_forbids(
 
 @contextmanager
 def reservations_forbidden(api: Api) -> Iterator[None]:
-    """Have a quota of no pods be in force where reservation pods are made; no controller counts here."""
+    """Put a quota of no pods in force in the namespace of reservation pods; no controller counts here."""
     hard = {"pods": "0"}
     metadata = {"name": "none", "namespace": "kai-resource-reservation"}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
@@ -180,7 +180,7 @@ def reservations_forbidden(api: Api) -> Iterator[None]:
         api.delete(f"{RESERVATION_QUOTAS}/none")
 
 
-# -- the owner, and those who are gone
+# -- the owner, and deleted pods
 
 
 def test_gang_whose_owner_is_suspended(cluster: StuckCluster) -> None:
@@ -194,7 +194,7 @@ def test_gang_whose_owner_is_suspended(cluster: StuckCluster) -> None:
 
     cluster.wait_until_told(f"podgroup/{group}", cause)
     cluster.wait_for_condition(group, cause)
-    # Its owner knows: nobody is warned of it.
+    # The owner did this: there is no warning.
     assert {reason for reason, _ in cluster.warnings(group)} <= {"GangDoesNotFit"}
     cluster.add_node("why-resumed", gpus=1)
     cluster.change(JOB, "job", {"suspend": False})
@@ -216,11 +216,11 @@ def test_deleted_pod(cluster: StuckCluster) -> None:
     assert [(one["outcome"], one["cause"]) for one in before] in ([], [("Refused", "NoNodeFits")])
 
 
-# -- many
+# -- many pods
 
 
 def test_thousand_pods_get_one_event_for_each_cause_although_its_numbers_change(cluster: StuckCluster) -> None:
-    # At its own pace Leeboard tells 20 owners a second.
+    # By default Leeboard writes the causes of 20 owners a second.
     cluster.start_again(status_interval_s="0.1")
     cluster.add_node("why-many", gpus=1)
     cluster.entitle(TEAM, limit=0)
@@ -242,7 +242,7 @@ def test_thousand_pods_get_one_event_for_each_cause_although_its_numbers_change(
 
 
 def wait_until_told_by_event(cluster: StuckCluster, name: str) -> None:
-    """Have one more pod wait and be told so: whatever there was to be told to others by then has begun to be told."""
+    """Wait for the event of one more pending pod: earlier events for other pods have been started by then."""
     cluster.api.create(pod(name, queue="nowhere"))
     eventually(lambda: cluster.warnings(name), within_s=WITHIN_S, what=f"{name} is told why it waits")
 

@@ -1,4 +1,4 @@
-"""What people submit, by kind: its pods run, those that belong together start together, and its PodGroup says so."""
+"""Workloads by kind: their pods run, the pods of a gang start together, and the PodGroup shows this."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ Build = Callable[[], Object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A PodGroup that must be there: named after its owner, `x` unless something stands between."""
+    """A PodGroup that must exist: named after its owner, `x` unless another object is between them."""
 
     owner: Kind
     min_member: int
@@ -48,13 +48,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A kind of which pods start together."""
+    """A kind whose pods start together."""
 
     build: Build
     pods: int
     groups: tuple[Group, ...]
     fit_at_first: int = 0
-    """Pods that start although one GPU is lacking for all."""
+    """Pods that start although one GPU is missing for all."""
 
 
 RAY_PARTS = (("headgroup", 1), ("workers", 2))
@@ -98,7 +98,7 @@ GANGS = {
     "JobSet in order": Gang(
         build=partial(made.job_set, "x", POD, queue=TEAM, order="InOrder", leader=1, worker=2),
         pods=3,
-        # One pod is a group that nobody needs to be told of.
+        # A single pod needs no PodGroup.
         groups=(Group(owner=JOB_SET, suffix="-worker", min_member=2),),
         fit_at_first=1,
     ),
@@ -116,7 +116,7 @@ GANGS = {
 
 @pytest.fixture
 def cluster(leeboard_with_operators: Deployed, bed: Bed, api: Api) -> Iterator[WorkloadCluster]:
-    """A cluster with one queue that deserves all there is; no nodes yet."""
+    """A cluster with one queue that deserves everything; no nodes yet."""
     assert leeboard_with_operators.bed is bed
     api.create(queue(TEAM, deserved=100))
     api.apply(made.training_runtime(POD))
@@ -144,7 +144,7 @@ def test_gang_starts_whole_once_there_is_room_for_all_of_it(cluster: WorkloadClu
 
 
 def wait_for_groups(cluster: WorkloadCluster, groups: tuple[Group, ...]) -> None:
-    """Wait until just these PodGroups are there and say just this."""
+    """Wait until exactly these PodGroups exist with exactly these contents."""
     expected = dict(told(cluster, group) for group in groups)
     eventually(
         lambda: {one["metadata"]["name"]: said(one) for one in cluster.api.items(POD_GROUPS)},
@@ -155,7 +155,7 @@ def wait_for_groups(cluster: WorkloadCluster, groups: tuple[Group, ...]) -> None
 
 
 def told(cluster: WorkloadCluster, group: Group) -> tuple[str, Object]:
-    """Return the name of a PodGroup, and what it must say."""
+    """Return the name of a PodGroup, and its expected contents."""
     owners = {one["metadata"]["name"]: one["metadata"]["uid"] for one in cluster.api.items(group.owner.path)}
     says = {
         "minMember": group.min_member,
@@ -168,7 +168,7 @@ def told(cluster: WorkloadCluster, group: Group) -> tuple[str, Object]:
 
 
 def said(item: Object) -> Object:
-    """Return what a PodGroup says, in the same form."""
+    """Return the contents of a PodGroup, in the same form."""
     spec = item["spec"]
     return {
         **{field: spec.get(field) for field in ("minMember", "queue", "priorityClassName")},

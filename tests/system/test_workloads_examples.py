@@ -1,4 +1,4 @@
-"""Manifests of the shape of KAI's batch, elastic and Ray pages, applied as they are on what `make cluster` runs."""
+"""Manifests like those of KAI's batch, elastic and Ray pages, applied unchanged on the cluster of `make cluster`."""
 
 import subprocess
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def apply(cluster: Deployed, path: Path) -> None:
 
 
 def wait_until_run(api: Api, *names: str) -> None:
-    """Wait until, of the pods with a GPU, there are just these that run, by how their names begin."""
+    """Wait until exactly these pods with a GPU run, by the prefixes of their names."""
     eventually(
         lambda: sorted(one["metadata"]["name"] for one in staying(api) if runs_on_a_gpu(one)),
         until=lambda seen: len(seen) == len(names) and all(map(str.startswith, seen, sorted(names))),

@@ -1,4 +1,4 @@
-"""Workloads that are suspended, resumed, deleted at every stage, or at their end: what they hold, and leave behind."""
+"""Workloads that are suspended, resumed or deleted at every stage, or end: what they hold, and what stays."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,7 +22,7 @@ Build = Callable[[], Object]
 
 @pytest.fixture
 def cluster(leeboard_with_operators: Deployed, bed: Bed, api: Api) -> Iterator[WorkloadCluster]:
-    """A cluster with one queue that deserves all there is; no nodes yet."""
+    """A cluster with one queue that deserves everything; no nodes yet."""
     assert leeboard_with_operators.bed is bed
     api.create(queue(TEAM, deserved=100))
     with workload_cluster(leeboard_with_operators) as cluster:
@@ -88,7 +88,7 @@ def test_deletion_at_every_stage_leaves_nothing_behind(cluster: WorkloadCluster,
         cluster.withdraw(kind, name)
 
     cluster.wait_until_nothing_is_left()
-    # Nothing is held for them either.
+    # Nothing is reserved for them either.
     cluster.run("whole", 1, gpus=2 if stage == "waiting" else 9, queue=TEAM)
     assert cluster.running("whole") == {"whole-0": node}
 

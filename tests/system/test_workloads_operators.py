@@ -1,4 +1,4 @@
-"""Proves the stand-in operators themselves, without Leeboard: real CRDs take the objects, and pods come and go."""
+"""Tests of the stand-in operators themselves, without Leeboard: real CRDs accept the objects, and pods are created."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -47,13 +47,13 @@ def cluster(operators: Operators, bed: Bed, api: Api) -> Iterator[Api]:
 
 
 def running(api: Api) -> dict[str, Object]:
-    """Return the metadata of the pods that run and stay, by name."""
+    """Return the metadata of the pods that run and are not terminating, by name."""
     pods = [one for one in api.items(PODS) if "deletionTimestamp" not in one["metadata"]]
     return {one["metadata"]["name"]: one["metadata"] for one in pods if one["status"].get("phase") == "Running"}
 
 
 def wait_for(api: Api, *names: str) -> dict[str, Object]:
-    """Wait until just these pods run; return their metadata."""
+    """Wait until exactly these pods run; return their metadata."""
     return eventually(
         partial(running, api),
         until=lambda seen: sorted(seen) == sorted(names),

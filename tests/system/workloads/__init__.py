@@ -1,1 +1,1 @@
-"""The kinds people submit beside Kubernetes' own: their real CRDs, and stand-ins for the operators that run them."""
+"""Kinds beside the built-in ones: their real CRDs, and stand-ins for the operators that run them."""

@@ -1,4 +1,4 @@
-"""A cluster on which people submit what operators run: Leeboard as shipped, real CRDs, and stand-in operators."""
+"""A cluster for objects of operators: the shipped Leeboard, real CRDs, and stand-in operators."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,33 +17,33 @@ from tests.system.workloads.operators import Operators
 
 BUILT_IN = (CRON_JOB, DEPLOYMENT, STATEFUL_SET, REPLICA_SET, JOB)
 GONE_WITHIN_S = 60.0
-"""The garbage collector looks for kinds it does not know twice a minute."""
+"""The garbage collector discovers unknown kinds twice a minute."""
 
 
 class WorkloadCluster(WatchedCluster):
-    """A cluster whose pods come from owners; Leeboard runs already, for all tests of a file."""
+    """A cluster whose pods have owners; Leeboard runs already, for all tests of a file."""
 
     def __init__(self, running: Deployed, observer: Observer) -> None:
         super().__init__(running.bed, running.api, observer, {})
         self._running = running
 
-    # -- changing it
+    # -- changes
 
     def submit(self, item: Object) -> Object:
-        """Create what somebody submits."""
+        """Create a submitted object."""
         return self.api.create(item)
 
     def change(self, kind: Kind, name: str, spec: Object) -> None:
-        """Change a part of what was submitted."""
+        """Change a part of a submitted object."""
         self.api.patch(f"/apis/{kind.api_version}/namespaces/default/{kind.plural}/{name}", {"spec": spec})
 
     def withdraw(self, kind: Kind, name: str) -> None:
-        """Delete what was submitted, as kubectl does."""
+        """Delete a submitted object, as kubectl does."""
         path = f"/apis/{kind.api_version}/namespaces/default/{kind.plural}/{name}"
         self.api.call("DELETE", path, body={"propagationPolicy": "Background"})
 
     def wait_until_gone(self, prefix: str) -> None:
-        """Wait until no pod is left whose name begins so."""
+        """Wait until no pod with this prefix is left."""
         eventually(
             lambda: [one.name for one in self.observer.present() if one.name.startswith(prefix)],
             until=lambda names: not names,
@@ -51,14 +51,14 @@ class WorkloadCluster(WatchedCluster):
             what=f"pods {prefix}* are gone",
         )
 
-    # -- looking at it
+    # -- reading
 
     def why(self, name: str) -> str:
-        """Return the sentence by which Leeboard says why a pod waits; empty when it says nothing."""
+        """Return the message by which Leeboard says why a pod is pending; empty when there is none."""
         return str(self._running.why(name).get("sentence", ""))
 
     def reason(self, name: str) -> str:
-        """Return the reason for which Leeboard says that a pod waits; empty when it says none."""
+        """Return the reason by which Leeboard says why a pod is pending; empty when there is none."""
         return str(self._running.why(name).get("reason", ""))
 
     def metric(self, name: str) -> float:
@@ -66,7 +66,7 @@ class WorkloadCluster(WatchedCluster):
         return self._running.metric(name)
 
     def on_gpus(self) -> int:
-        """Return how many pods run that have GPUs; the one that submits a RayJob's program has none."""
+        """Return how many pods with GPUs run; the pod that submits a RayJob's program has none."""
         return sum(one.gpus > 0 and one.phase == "Running" for one in self.observer.present())
 
     def waiting(self) -> list[str]:
@@ -75,7 +75,7 @@ class WorkloadCluster(WatchedCluster):
         return sorted(one["metadata"]["name"] for one in pods if "deletionTimestamp" not in one["metadata"])
 
     def wait_until_refused(self, number: int, reason: str) -> None:
-        """Wait until just so many pods have no node, and each is told this reason."""
+        """Wait until exactly this number of pods have no node, each with this reason."""
         eventually(
             lambda: {name: self.reason(name) for name in self.waiting()},
             until=lambda seen: list(seen.values()) == [reason] * number,
@@ -84,11 +84,11 @@ class WorkloadCluster(WatchedCluster):
         )
 
     def evicted_of(self, prefix: str) -> list[str]:
-        """Return who ran and is gone or leaves, of those whose names begin so."""
+        """Return the pods with this prefix that ran and are gone or terminating."""
         return [name for name in self.evicted() if name.startswith(prefix)]
 
     def waiting_groups(self) -> list[Object]:
-        """Return the PodGroups that Leeboard says wait."""
+        """Return the pending PodGroups, according to Leeboard."""
         answer = httpx.get(
             f"{self._running.operations}/api/v1/podgroups", headers=self._running.bed.reading(), timeout=5.0
         )
@@ -96,7 +96,7 @@ class WorkloadCluster(WatchedCluster):
         return items
 
     def wait_until_nothing_is_left(self) -> None:
-        """Wait until there is no pod and no PodGroup, and Leeboard knows of none."""
+        """Wait until there is no pod and no PodGroup, and Leeboard knows none."""
 
         def left() -> list[str]:
             objects = [*self.api.items(PODS), *self.api.items(POD_GROUPS)]
@@ -115,7 +115,7 @@ def workload_service(bed: Bed, api: Api) -> Iterator[Deployed]:
 
 @contextmanager
 def workload_cluster(running: Deployed) -> Iterator[WorkloadCluster]:
-    """Watch the pods of one test, and remove what it submitted."""
+    """Observe the pods of one test, and remove what it submitted."""
     with Observer(running.bed) as observer:
         cluster = WorkloadCluster(running, observer)
         yield cluster
@@ -124,12 +124,12 @@ def workload_cluster(running: Deployed) -> Iterator[WorkloadCluster]:
 
 
 def empty_workloads(api: Api) -> None:
-    """Delete all that was submitted, owners first, and wait until nothing makes pods any more."""
+    """Delete all submitted objects, owners first, and wait until nothing creates pods any more."""
     for kind in (*OWNERS, *BUILT_IN):
         api.empty(kind.path)
     api.empty(PODS)
 
 
 def staying(api: Api) -> list[Object]:
-    """Return the pods that are not about to go."""
+    """Return the pods that are not terminating."""
     return [one for one in api.items(PODS) if not leaves(one)]

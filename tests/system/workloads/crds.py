@@ -1,6 +1,6 @@
 """The real CRDs of Ray, Kubeflow, JobSet and LeaderWorkerSet, from pinned Go modules, once, into the cache of `build`.
 
-They are kept as JSON without their descriptions, which are most of them and say nothing to an API server.
+They are stored as JSON without their descriptions, which are most of their size and of no use to an API server.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from tests.system.controlplane import build
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A Go module that carries CRDs, pinned by what `go.sum` would say of it."""
+    """A Go module with CRDs, pinned like in `go.sum`."""
 
     path: str
     version: str
@@ -80,7 +80,7 @@ MODULES = (
 
 
 def install(api: Api) -> None:
-    """Apply the CRDs that are not there yet, and wait until they are served."""
+    """Apply the missing CRDs, and wait until they are served."""
     there = {item["metadata"]["name"] for item in api.items("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")}
     apply_all(api, [crd for crd in crds() if crd["metadata"]["name"] not in there])
 
@@ -104,14 +104,14 @@ def _fetch(module: Module, to: Path) -> None:
     source = _downloaded(module) / module.folder
     for name in module.crds:
         read = yaml.load((source / f"{name}.yaml").read_bytes(), yaml.CSafeLoader)
-        # Written beside its place and renamed: what was cut off half-way must not look like a CRD.
+        # Written beside its place and renamed: an interrupted write must not look like a CRD.
         partial = to / f".{name}.partial"
         partial.write_text(json.dumps(without_descriptions(read)))
         partial.rename(_kept(to, name))
 
 
 def _downloaded(module: Module) -> Path:
-    """Return where Go has put a module; what it downloads is compared with our checksum, not with a server's."""
+    """Return where Go has put a module; the download is compared with our checksum, not with a server's."""
     wanted = f"{module.path}@{module.version}"
     print(f"downloading the CRDs of {wanted} (once)", file=sys.stderr, flush=True)
     command = [str(build._go()), "mod", "download", "-json", wanted]
@@ -130,7 +130,7 @@ def _kept(folder: Path, name: str) -> Path:
 
 
 def without_descriptions(part: Any) -> Any:
-    """Return a part of a CRD without the texts; a field that is called `description` has no text but a schema."""
+    """Return a part of a CRD without descriptions; a field named `description` has a schema instead of a text."""
     if isinstance(part, list):
         return [without_descriptions(each) for each in part]
     if not isinstance(part, dict):

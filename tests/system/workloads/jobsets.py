@@ -1,6 +1,7 @@
-"""A stand-in for the JobSet controller: the Jobs of a JobSet, whose pods the real job controller makes.
+"""A stand-in for the JobSet controller: it creates the Jobs of a JobSet, and the real Job controller their pods.
 
-Names, labels and owners are those of JobSet 0.10; when a Job fails, all are made anew as often as the policy allows.
+Names, labels and owners are those of JobSet 0.10. When a Job fails, all are created again as often as the policy
+allows.
 """
 
 import copy
@@ -40,7 +41,7 @@ def _operate_job_set(seen: Seen, job_set: Object) -> None:
 
 
 def _fail(seen: Seen, job_set: Object) -> None:
-    """Begin a new attempt, if there may be one more."""
+    """Begin a new attempt, if another one is allowed."""
     done = _restarts(job_set)
     if done < job_set["spec"].get("failurePolicy", {}).get("maxRestarts", 0):
         seen.set_status(JOB_SET, job_set, restarts=done + 1)
@@ -49,7 +50,7 @@ def _fail(seen: Seen, job_set: Object) -> None:
 
 
 def _make_jobs(seen: Seen, job_set: Object, jobs: dict[str, Object]) -> None:
-    """Make the Jobs that are lacking; in order, those of the next kind once those before have started."""
+    """Create the missing Jobs; in order, those of the next kind once the earlier ones have started."""
     in_order = job_set["spec"].get("startupPolicy", {}).get("startupPolicyOrder") == "InOrder"
     for replicated in job_set["spec"]["replicatedJobs"]:
         made = list(_jobs_of(job_set, replicated))
@@ -76,10 +77,10 @@ def _job(job_set: Object, replicated: Object, index: int) -> Object:
     template = copy.deepcopy(replicated["template"])
     name = f"{job_set['metadata']['name']}-{replicated['name']}-{index}"
     made = JOB.named(job_set, name, template["spec"] | {"suspend": _is_suspended(job_set)})
-    # JobSet's webhook says so where nobody does; a Job must say something.
+    # The webhook of JobSet sets this default; a Job needs a value.
     made["spec"]["template"]["spec"].setdefault("restartPolicy", "OnFailure")
     marks = _marks(job_set, replicated, index, name)
-    # The Job has the metadata of its template; both it and its pods say of which JobSet they are.
+    # The Job has the metadata of its template; the labels of the Job and of its pods name their JobSet.
     made["metadata"] |= {part: template.get("metadata", {}).get(part, {}) for part in ("labels", "annotations")}
     for marked in (made["metadata"], made["spec"]["template"].setdefault("metadata", {})):
         for part in ("labels", "annotations"):

@@ -17,12 +17,12 @@ class Kind:
 
     @property
     def path(self) -> str:
-        """Return where all of them are listed, over all namespaces."""
+        """Return the path that lists all of them, over all namespaces."""
         root = "apis" if "/" in self.api_version else "api"
         return f"/{root}/{self.api_version}/{self.plural}"
 
     def path_of(self, item: Object) -> str:
-        """Return where one of them is."""
+        """Return the path of one of them."""
         metadata = item["metadata"]
         root, _, _ = self.path.rpartition("/")
         return f"{root}/namespaces/{metadata['namespace']}/{self.plural}/{metadata['name']}"
@@ -57,4 +57,4 @@ OWNERS = (
     *(PYTORCH_JOB, TF_JOB, XGBOOST_JOB, JAX_JOB, MPI_JOB),
     *(TRAIN_JOB, JOB_SET, LEADER_WORKER_SET),
 )
-"""What people submit, owners before what they own."""
+"""The submitted kinds, owners before what they own."""

@@ -1,6 +1,6 @@
 """A stand-in for Kubeflow's training operator v1: the pods of PyTorchJob, TFJob, XGBoostJob and JAXJob.
 
-Names, labels and owners are those of training-operator 1.9. A pod whose job lets it is made anew when it has failed.
+Names, labels and owners are those of training-operator 1.9. A failed pod is created again if its job allows it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,14 +21,14 @@ TYPE_LABEL, INDEX_LABEL = "training.kubeflow.org/replica-type", "training.kubefl
 
 
 class Replica(NamedTuple):
-    """A pod that a job wants."""
+    """A pod that a job needs."""
 
     type: str
     number: int
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return what the labels of its pod say of it."""
+        """Return the values of the labels of its pod."""
         return self.type.lower(), str(self.number)
 
 
@@ -87,7 +87,7 @@ def _pod(kind: Kind, job: Object, replica: Replica) -> Object:
 
 
 def pod_policy(spec: Object) -> str:
-    """Return the restart policy of the pods of a replica spec; that which goes by exit codes is the operator's own."""
+    """Return the restart policy of the pods of a replica spec; the one by exit codes is implemented by the operator."""
     policy = str(spec.get("restartPolicy", "OnFailure"))
     return "Never" if policy == "ExitCode" else policy
 

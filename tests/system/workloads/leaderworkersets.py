@@ -1,7 +1,7 @@
 """A stand-in for the LeaderWorkerSet controller: a StatefulSet of leaders, and one of workers for each leader.
 
-The real StatefulSet controller makes the pods, and a policy of the API server does what the pod webhook does: it says
-of each pod which group it is of. Names, labels and owners are those of LeaderWorkerSet 0.8.
+The real StatefulSet controller creates the pods. A policy of the API server replaces the pod webhook: it labels each
+pod with its group. Names, labels and owners are those of LeaderWorkerSet 0.8.
 """
 
 import copy
@@ -47,7 +47,7 @@ def _operate_group(seen: Seen, lws: Object, leader: Object) -> None:
 
 
 def size_of(lws: Object) -> int:
-    """Return how many pods a group has, its leader among them."""
+    """Return how many pods a group has, including its leader."""
     return int(lws["spec"]["leaderWorkerTemplate"].get("size", 1))
 
 
@@ -102,7 +102,7 @@ def _template(template: Object, *, labels: Object, annotations: Object) -> Objec
 
 
 def _own_annotations(lws: Object) -> dict[str, str]:
-    """Return what pods say of sub-groups."""
+    """Return the annotations of pods about sub-groups."""
     policy = lws["spec"]["leaderWorkerTemplate"].get("subGroupPolicy") or {}
     size = policy.get("subGroupSize")
     return {f"{PREFIX}/subgroup-size": str(size)} if size else {}
@@ -124,14 +124,14 @@ WORKERS_LABELS = f"""Object{{metadata: Object.metadata{{labels: {{
 
 
 def install_pod_policy(api: Api) -> None:
-    """Have pods of LeaderWorkerSets be labelled as they are made, and wait until that is in force."""
+    """Let new pods of LeaderWorkerSets be labelled, and wait until this is in force."""
     for item in _pod_policy():
         api.apply(item)
     await_policies(api)
 
 
 def remove_pod_policy(api: Api) -> None:
-    """Take it away again."""
+    """Remove it again."""
     for item in _pod_policy():
         api.delete(f"{collection_of(item)}/{item['metadata']['name']}")
 

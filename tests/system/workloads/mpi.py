@@ -42,7 +42,7 @@ def _make_workers(seen: Seen, job: Object, workers: list[Object], wanted: int) -
 
 
 def _waits(job: Object) -> bool:
-    """Whether the launcher comes after its workers."""
+    """Whether the launcher is created after its workers."""
     return bool(job["spec"].get("launcherCreationPolicy") == "WaitForWorkersReady")
 
 

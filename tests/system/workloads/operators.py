@@ -1,7 +1,7 @@
 """Stand-ins for the operators of Ray, Kubeflow, JobSet and LeaderWorkerSet, in one thread beside a running bed.
 
-They make the objects and pods that the real ones make, with their names, labels and owners, and make them anew when
-somebody takes them away; nothing runs in them. Whenever anything changes, they look at everything once more.
+They create the objects and pods of the real operators, with their names, labels and owners, and create them again when
+they are deleted; nothing runs in them. After any change they check everything once more.
 """
 
 import threading
@@ -43,7 +43,7 @@ class Operators:
         self._ending = threading.Event()
         # Uids by kind, each written by the thread that follows the kind.
         self._there: dict[Kind, set[str]] = {kind: set() for kind in FOLLOWED}
-        # Pods that somebody deleted, of which a list may know nothing any more; taken out by each round.
+        # Deleted pods, which a list may no longer show; taken out by each round.
         self._departed: deque[Object] = deque()
         self._broken: Exception | None = None
         self._open = ExitStack()
@@ -51,7 +51,7 @@ class Operators:
         self._thread = threading.Thread(target=self._run, name="operators", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start; what LeaderWorkerSet's pod webhook does is in force when this returns."""
+        """Start; the effect of LeaderWorkerSet's pod webhook is in force when this returns."""
         leaderworkersets.install_pod_policy(self._api)
         for follower in self._followers:
             self._open.enter_context(follower)
@@ -61,7 +61,7 @@ class Operators:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop; raise what went wrong in the threads, unless something else is raised already."""
+        """Stop; raise the errors of the threads, unless another one is already raised."""
         self._ending.set()
         self._changed.set()
         self._thread.join()
@@ -72,7 +72,7 @@ class Operators:
             self.check()
 
     def check(self) -> None:
-        """Raise what has gone wrong in the threads."""
+        """Raise the errors of the threads."""
         for follower in self._followers:
             follower.check()
         if self._broken is not None:
@@ -91,7 +91,7 @@ class Operators:
             try:
                 self._look()
             except httpx.TransportError:
-                # The API server is away for a moment.
+                # The API server is unavailable for a moment.
                 self._changed.set()
                 self._ending.wait(0.05)
             except Exception as broken:  # noqa: BLE001 - a thread's error is raised where somebody sees it
@@ -103,6 +103,6 @@ class Operators:
         seen = Seen(self._api, {kind for kind, uids in self._there.items() if uids}, departed)
         for operate in OPERATORS:
             operate(seen)
-        # Only now: what a round that was broken off has not done the next one does.
+        # Only now: the next round does what an interrupted round has not done.
         for _ in departed:
             self._departed.popleft()

@@ -1,6 +1,6 @@
 """A stand-in for KubeRay: RayClusters with their pods, and the RayClusters of RayJobs and RayServices.
 
-Names, labels and owners are those of KubeRay 1.5; what is random in its names is a hash here.
+Names, labels and owners are those of KubeRay 1.5; the random part of its names is a hash here.
 """
 
 import copy
@@ -13,11 +13,11 @@ from tests.system.workloads.seen import TERMINAL, Seen, all_run, is_leaving, is_
 HEAD_GROUP = "headgroup"
 SUBMITTER: Object = {"containers": [{"name": "ray-job-submitter", "image": "none"}], "restartPolicy": "Never"}
 TRAINS_FOR = "24h"
-"""How long the program of a RayJob runs whose submitter's template does not say."""
+"""The run time of a RayJob's program if the submitter's template has none."""
 
 
 def operate(seen: Seen) -> None:
-    """Bring everything of Ray one step further."""
+    """Bring all objects of Ray one step further."""
     for job in seen.all(RAY_JOB):
         _operate_job(seen, job)
     for service in seen.all(RAY_SERVICE):
@@ -42,7 +42,7 @@ def _operate_job(seen: Seen, job: Object) -> None:
         return
     name = _cluster_name(job)
     if status.get("rayClusterName") != name:
-        # Told before the cluster is there, as KubeRay does: whoever sees a pod can find its cluster.
+        # Written before the cluster exists, as KubeRay does: a reader of a pod can find its cluster.
         seen.set_status(RAY_JOB, job, jobDeploymentStatus="Initializing", rayClusterName=name)
         return
     if not clusters:
@@ -52,7 +52,7 @@ def _operate_job(seen: Seen, job: Object) -> None:
 
 
 def _submit(seen: Seen, job: Object, cluster: Object) -> None:
-    """Start the submitter once the cluster has been ready, and follow what becomes of it."""
+    """Start the submitter once the cluster has been ready, and follow its state."""
     (submitter,) = seen.owned(job, JOB) or (None,)
     if submitter is None:
         if cluster.get("status", {}).get("state") == "ready":
@@ -66,7 +66,7 @@ def _submit(seen: Seen, job: Object, cluster: Object) -> None:
 
 
 def _submitter_of(job: Object) -> Object:
-    """Build the Job that would send the program to the head; it is no pod of ours unless its template says so."""
+    """Build the Job that would send the program to the head; it is not managed unless its template says so."""
     made = JOB.named(job, job["metadata"]["name"], {"backoffLimit": 2})
     template = copy.deepcopy(job["spec"].get("submitterPodTemplate") or {"spec": SUBMITTER})
     annotations = {RUN_FOR: TRAINS_FOR, **template.get("metadata", {}).get("annotations", {})}
@@ -95,7 +95,7 @@ def _cluster_name(owner: Object) -> str:
 
 
 def _cluster_of(owner: Object, kind: Kind) -> Object:
-    """Build the RayCluster of a RayJob or RayService, which takes over its labels and annotations."""
+    """Build the RayCluster of a RayJob or RayService, with the labels and annotations of that owner."""
     field = "rayClusterSpec" if kind is RAY_JOB else "rayClusterConfig"
     made, metadata = RAY_CLUSTER.named(owner, _cluster_name(owner), owner["spec"][field]), owner["metadata"]
     origin = {"ray.io/originated-from-cr-name": metadata["name"], "ray.io/originated-from-crd": kind.name}
@@ -126,7 +126,7 @@ def _operate_cluster(seen: Seen, cluster: Object) -> None:
 
 
 def _restart_ended(seen: Seen, pods: list[Object]) -> None:
-    """Delete the pods that have ended: others are made in their place."""
+    """Delete the ended pods: others are created in their place."""
     _delete_all(seen, POD, [pod for pod in pods if phase_of(pod) in TERMINAL])
 
 
@@ -139,7 +139,7 @@ def _make_head(seen: Seen, cluster: Object, pods: list[Object]) -> None:
 
 
 def _make_workers(seen: Seen, cluster: Object, group: Object, pods: list[Object]) -> None:
-    """Make as many workers as the group wants, or take away those that it names, then the last ones."""
+    """Create the missing workers of the group, or delete those that it names, then the last ones."""
     staying = [pod for pod in pods if not is_leaving(pod) and phase_of(pod) not in TERMINAL]
     named = {*group.get("scaleStrategy", {}).get("workersToDelete", ())}
     leaving = [pod for pod in staying if pod["metadata"]["name"] in named]
@@ -160,7 +160,7 @@ def _worker(cluster: Object, group: Object, index: int) -> Object:
 
 
 def wanted_workers(group: Object) -> int:
-    """Return how many pods a worker group has when it is whole."""
+    """Return how many pods a complete worker group has."""
     if group.get("suspend"):
         return 0
     replicas = max(group.get("replicas", 0), group.get("minReplicas", 0))
@@ -178,7 +178,7 @@ def _tell_status(seen: Seen, cluster: Object, pods: list[Object]) -> None:
         "maxWorkerReplicas": sum(group.get("maxReplicas", 0) for group in groups),
         "availableWorkerReplicas": sum(_group_of(pod) != HEAD_GROUP for pod in running),
     }
-    # Once ready it stays so in KubeRay's status, whoever leaves.
+    # Once ready it stays so in KubeRay's status, whichever pods are deleted.
     if all_run(running, wanted + 1):
         counts["state"] = "ready"
     seen.set_status(RAY_CLUSTER, cluster, **counts)

@@ -1,4 +1,4 @@
-"""What stand-in operators see of a cluster at one moment, and how they write: the same for every kind."""
+"""A cluster as stand-in operators see it at one moment, and their writes: the same for every kind."""
 
 import copy
 import hashlib
@@ -12,11 +12,11 @@ from tests.system.workloads.kinds import POD, Kind
 
 TERMINAL = ("Succeeded", "Failed")
 TOO_EARLY = (httpx.codes.CONFLICT, httpx.codes.NOT_FOUND)
-"""A name that is still taken, an object that has changed or gone: the event that changes it has us look again."""
+"""A name in use, or an object that has changed or was deleted: the event of that change starts another round."""
 
 
 class Seen:
-    """The objects of one round, each kind listed when it is first asked for."""
+    """The objects of one round, each kind listed when it is first read."""
 
     def __init__(self, api: Api, there: Container[Kind], departed: Iterable[Object] = ()) -> None:
         self._api = api
@@ -26,15 +26,15 @@ class Seen:
         self._listed: dict[Kind, list[Object]] = {}
 
     def all(self, kind: Kind) -> list[Object]:
-        """Return every object of a kind that is not about to go; nothing of a kind of which there is none."""
+        """Return every object of a kind that is not terminating; nothing if there is none."""
         return [item for item in self._list(kind) if not is_leaving(item)]
 
     def owned(self, owner: Object, kind: Kind) -> list[Object]:
-        """Return those of a kind that an object controls, also those about to go, in the order of their names."""
+        """Return the objects of a kind that an object controls, including terminating ones, by name."""
         return [item for item in self._list(kind) if _controller_of(item) == owner["metadata"]["uid"]]
 
     def pods(self, owner: Object) -> list[Object]:
-        """Return the pods of an owner that stay; those that have ended are among them."""
+        """Return the pods of an owner that are not terminating, including ended ones."""
         return [pod for pod in self.owned(owner, POD) if not is_leaving(pod)]
 
     def has_lost_a_pod(self, owner: Object) -> bool:
@@ -52,7 +52,7 @@ class Seen:
     # -- writing
 
     def create(self, kind: Kind, item: Object, *, owner: Object, owner_kind: Kind) -> None:
-        """Create an object that its owner controls, unless one of its name is there."""
+        """Create an object that its owner controls, unless one of that name exists."""
         item["metadata"]["ownerReferences"] = [_reference(owner, owner_kind)]
         path, _, _ = kind.path_of(item).rpartition("/")
         self._write("POST", path, item)
@@ -63,7 +63,7 @@ class Seen:
             self._write("DELETE", kind.path_of(item), {"propagationPolicy": "Background"})
 
     def delete_whole(self, kind: Kind, item: Object) -> None:
-        """Delete an object once all that it owns has gone."""
+        """Delete an object once everything that it owns is gone."""
         if not is_leaving(item):
             self._write("DELETE", kind.path_of(item), {"propagationPolicy": "Foreground"})
 
@@ -92,7 +92,7 @@ class Seen:
                 return
             if refused.status >= httpx.codes.INTERNAL_SERVER_ERROR:
                 raise
-            # What somebody submitted makes no object: that is theirs to mend, and nobody else's operator ends for it.
+            # A submitted object that cannot create its objects is an error of its author; the operators continue.
             print(f"A stand-in operator was refused: {refused}", file=sys.stderr, flush=True)
 
 
@@ -107,7 +107,7 @@ def phase_of(pod: Object) -> str:
 
 
 def all_run(pods: Iterable[Object], number: int) -> bool:
-    """Whether just so many pods run."""
+    """Whether exactly this number of pods run."""
     return [phase_of(pod) for pod in pods] == ["Running"] * number
 
 
@@ -123,7 +123,7 @@ def conditions_of(item: Object) -> list[Object]:
 
 
 def now_true(item: Object, condition: str) -> list[Object]:
-    """Return the conditions of an object with one more that is true, and those that it contradicts no longer so."""
+    """Return the conditions of an object with one more true one, and the contradicted ones no longer true."""
     others = [{**one, "status": "False"} for one in conditions_of(item) if one["type"] != condition]
     same = [one for one in conditions_of(item) if one["type"] == condition and one["status"] == "True"]
     since = item["metadata"]["creationTimestamp"]
@@ -148,7 +148,7 @@ def pod_of(
 
 
 def short_hash(text: str) -> str:
-    """Return what stands in for the random end of a name: always the same for the same text."""
+    """Return a replacement for the random end of a name: always the same for the same text."""
     return hashlib.sha256(text.encode()).hexdigest()[:5]
 
 

@@ -1,6 +1,6 @@
-"""What people submit: the smallest object of each kind that its real CRD takes, for pods of ours in one queue.
+"""Submitted objects: the smallest object of each kind that its real CRD accepts, for managed pods in one queue.
 
-The queue is named on the owner alone, as people do. Every pod asks for one GPU unless the template says otherwise.
+Only the owner names the queue, as users do. Every pod requests one GPU unless the template says otherwise.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from tests.system.workloads.kinds import (
 STAYS = {RUN_FOR: "1h"}
 """Pods of Jobs end after a second otherwise."""
 SUBMITS: Object = {"restartPolicy": "Never", "containers": [{"name": "submitter", "image": "none"}]}
-"""The pod that sends a RayJob's program to its cluster; it is placed by the cluster's own scheduler."""
+"""The pod that sends a RayJob's program to its cluster; the cluster's own scheduler places it."""
 RUNTIME = "torch-distributed"
 
 
@@ -44,7 +44,7 @@ def owner(kind: Kind, name: str, spec: Object, *, queue: str, labels: Mapping[st
 
 
 def ray_spec(pods: Object, *, minimum: int, replicas: int | None = None, head: Object | None = None) -> Object:
-    """Build what a RayCluster is made of: a head, and one group of workers of which so many are needed."""
+    """Build the spec of a RayCluster: a head, and one group of workers with this minimum."""
     workers = {
         "groupName": "workers",
         "minReplicas": minimum,
@@ -96,7 +96,7 @@ def _replicas(pods: Object, numbers: Mapping[str, int]) -> Object:
 
 
 def training_runtime(pods: Object) -> Object:
-    """Build the runtime that TrainJobs of ours name."""
+    """Build the runtime that our TrainJobs name."""
     node = {
         "name": "node",
         "template": {
@@ -115,12 +115,12 @@ def train_job(name: str, *, nodes: int, queue: str) -> Object:
 
 
 def _with_container(pods: Object, name: str) -> Object:
-    """Return a template whose container has the name by which an operator knows it."""
+    """Return a template whose container has the name that an operator expects."""
     (container,) = pods["spec"]["containers"]
     return {**pods, "spec": {**pods["spec"], "containers": [{**container, "name": name}]}}
 
 
-# -- JobSet, LeaderWorkerSet and what Kubernetes brings
+# -- JobSet, LeaderWorkerSet and built-in kinds
 
 
 def batch_job(name: str, pods: Object, *, parallelism: int, queue: str, **spec: object) -> Object:
@@ -129,7 +129,7 @@ def batch_job(name: str, pods: Object, *, parallelism: int, queue: str, **spec: 
 
 
 def job_set(name: str, pods: Object, *, queue: str, order: str = "AnyOrder", **parallelism: int) -> Object:
-    """Build a JobSet with a Job for each name, of so many pods."""
+    """Build a JobSet with a Job for each name, of this number of pods."""
     jobs = [
         {"name": part, "replicas": 1, "template": {"spec": _job_spec(pods, number)}}
         for part, number in parallelism.items()
@@ -139,7 +139,7 @@ def job_set(name: str, pods: Object, *, queue: str, order: str = "AnyOrder", **p
 
 
 def leader_worker_set(name: str, pods: Object, *, replicas: int, size: int, queue: str) -> Object:
-    """Build a LeaderWorkerSet of so many groups."""
+    """Build a LeaderWorkerSet of this number of groups."""
     groups = {"size": size, "workerTemplate": pods, "restartPolicy": "RecreateGroupOnPodRestart"}
     rollout = {"type": "RollingUpdate", "rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 0}}
     spec = {
@@ -159,14 +159,14 @@ def replicated(kind: Kind, name: str, pods: Object, *, replicas: int, queue: str
 
 
 def cron_job(name: str, pods: Object, *, parallelism: int, queue: str) -> Object:
-    """Build a CronJob whose time never comes: a person starts it."""
+    """Build a CronJob that never starts by its schedule: a user starts it."""
     jobs = {"metadata": {"labels": {QUEUE_LABEL: queue}}, "spec": _job_spec(pods, parallelism)}
     spec = {"schedule": "0 0 31 2 *", "suspend": True, "jobTemplate": jobs}
     return owner(CRON_JOB, name, spec, queue=queue)
 
 
 def started_by_hand(cron: Object, name: str) -> Object:
-    """Build the Job that `kubectl create job --from=cronjob/...` makes."""
+    """Build the Job of `kubectl create job --from=cronjob/...`."""
     made = owner(JOB, name, cron["spec"]["jobTemplate"]["spec"], queue=cron["metadata"]["labels"][QUEUE_LABEL])
     made["metadata"]["annotations"] = {"cronjob.kubernetes.io/instantiate": "manual"}
     named = {"apiVersion": CRON_JOB.api_version, "kind": CRON_JOB.name, "controller": True}

@@ -10,7 +10,7 @@ STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 
 
 def operate(seen: Seen) -> None:
-    """Bring every TrainJob one step further; one whose runtime is not there waits for it."""
+    """Bring every TrainJob one step further; one without its runtime waits for it."""
     for job in seen.all(TRAIN_JOB):
         (job_set,) = seen.owned(job, JOB_SET) or (None,)
         if job_set is not None:
@@ -37,7 +37,7 @@ def _job_set(job: Object, runtime: Object) -> Object:
 
 
 def _set_trainer(spec: Object, job: Object, runtime: Object) -> None:
-    """Set how many nodes train, and what each of them needs."""
+    """Set the number of training nodes, and the resources of each."""
     asked = job["spec"].get("trainer", {})
     number = asked.get("numNodes") or runtime["spec"].get("mlPolicy", {}).get("numNodes", 1)
     spec |= {"parallelism": number, "completions": number}
