@@ -1,4 +1,4 @@
-"""Settings of every test: examples are the same in each run of CI, and a slow machine is no failure."""
+"""Settings of every test: examples are the same in each run of CI, and a slow machine causes no failure."""
 
 import os
 

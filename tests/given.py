@@ -1,4 +1,4 @@
-"""Builders: the least a test must say to have a cluster."""
+"""Builders of clusters for tests, with defaults for everything that a test does not say."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def pod(name: str, *, gpus: int = 1, cpu: int = 1, queue: str = "q", gang: str =
 
 
 def placed(pod: Pod, on: str, *devices: str) -> Placed:
-    """Build a pod that holds a place."""
+    """Build a pod that has a node."""
     return Placed(pod=replace(pod, node=NodeName(on)), node=NodeName(on), devices=devices)
 
 
@@ -49,7 +49,7 @@ def group(
 ) -> PodGroup:
     """Build a PodGroup of pending pods, all of which must start together unless `min_member` says less.
 
-    `running` hold places; `active` are that many more, on nodes of which nothing is known.
+    `running` have nodes; `active` is the number of further pods on nodes about which nothing is known.
     """
     like = pods[0] if pods else next(iter(running)).pod
     elsewhere = (pod(f"{like.group.name}-active-{index}", gang=like.group.name) for index in range(active))
@@ -67,7 +67,7 @@ def group(
 def queue(
     name: str, parent: str | None = None, *, deserved: int = 0, limit: int | None = None, weight: int = 1
 ) -> Queue:
-    """Build a queue that governs whole GPUs and leaves CPU and memory alone."""
+    """Build a queue that limits whole GPUs and leaves CPU and memory unlimited."""
     gpu = Entitlement(
         deserved=deserved * 1000,
         limit=UNLIMITED if limit is None else limit * 1000,
@@ -77,7 +77,7 @@ def queue(
 
 
 def snapshot(nodes: Iterable[Node], queues: Iterable[Queue], groups: Iterable[PodGroup], **more: object) -> Snapshot:
-    """Build a snapshot of a cluster in which `groups` wait and run, and nothing else is."""
+    """Build a snapshot of a cluster with only these pending and running `groups`."""
     table = NodeTable.of(nodes)
     waiting = {one.key: one for one in groups}
     running = {one.key: one for one in waiting.values() if one.placed}

@@ -1,4 +1,4 @@
-"""Writes objects as large as the API server stores them, one field at a time: whatever a tenant or an agent may write.
+"""Builds objects as large as the API server stores them, one field at a time: all that a tenant or an agent may write.
 
 The fields come from the schemas, so a new field is tried as soon as its schema is known here.
 """
@@ -17,7 +17,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a field holds: one of object, list, map, text, number, any; `fields` of an object, `item` of a list."""
+    """The content of a field: one of object, list, map, text, number, any; `fields` of an object, `item` of a list."""
 
     kind: str
     fields: Mapping[str, "Shape"] = field(default_factory=dict)
@@ -79,13 +79,13 @@ class Hostile:
 
 
 def hostile(shape: Shape, base: Raw, size: int) -> Iterator[Hostile]:
-    """Yield the object once for each field and each way in which that may take `size` bytes."""
+    """Yield the object once for each field and each way in which the field may take `size` bytes."""
     for path, value in _worst(shape, size):
         yield Hostile((path,), merged(base, value))
 
 
 def together(objects: Iterable[Hostile], most: int) -> list[Hostile]:
-    """Return fewer objects, each with up to so many of the fields; none is lost, since none is inside another."""
+    """Return fewer objects, each with up to this many of the fields; none is lost, since none is inside another."""
     batches: list[Hostile] = []
     opened: list[Hostile] = []
     for one in objects:
@@ -146,7 +146,7 @@ def _times(item: Any, size: int) -> list[Any]:
 
 
 def _numbered(item: Any, number: int) -> Any:
-    """Return an item whose name differs from that of the others, where it has one."""
+    """Return an item whose name differs from that of the others, if it has one."""
     if isinstance(item, str):
         return f"{item}{number}"
     if isinstance(item, dict):
@@ -164,7 +164,7 @@ USUAL = {"operator": "In", "key": "zone", "nodeLabel": "zone", "topologyKey": "z
 
 
 def _most(shape: Shape, name: str = "", depth: int = 4) -> Any:
-    """Return a value with every field down to a depth, each as short as it can be."""
+    """Return a value with every field down to a depth, each as short as possible."""
     match shape.kind:
         case "object" if depth:
             return {key: _most(inner, key, depth - 1) for key, inner in shape.fields.items()}
@@ -184,7 +184,7 @@ def _deep(levels: int) -> Any:
 
 
 def merged(base: Any, value: Any) -> Any:
-    """Return the value, with what the base says beside it: what is right elsewhere is looked at closely."""
+    """Return the value with the fields of the base beside it: an object that is right elsewhere is read closely."""
     if isinstance(base, dict) and isinstance(value, dict):
         return {**base, **{key: merged(base.get(key), inner) for key, inner in value.items()}}
     if isinstance(base, list) and isinstance(value, list) and len(base) == len(value) == 1:

@@ -1,7 +1,7 @@
-"""`make house`: how large the code base is, and what one lone pod enters on its way from its watch event to its bind.
+"""`make house`: the size of the code base, and the modules that a single pod enters from watch event to binding.
 
-The pod is created in a cluster in memory; kube-scheduler's questions go through the webhooks' own boundary, as bytes.
-Nothing of the simulation is counted, nor of the tests.
+The pod is created in a cluster in memory. kube-scheduler's calls use the webhooks' own boundary, as bytes. Nothing of
+the simulation is counted, nor of the tests.
 """
 
 import ast
@@ -125,7 +125,7 @@ def numbers(folder: Path = APP) -> dict[str, object]:
 
 
 def public_methods(node: ast.ClassDef) -> int:
-    """Return how many methods of a class others may call."""
+    """Return the number of public methods of a class."""
     methods = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     return sum(not each.name.startswith("_") for each in methods)
 

@@ -1,4 +1,4 @@
-"""Builders of GPUs with pods on them, as an agent and our books tell of them."""
+"""Builders of GPUs with pods on them, as an agent and the cache describe them."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from app.model.occupancy import DeviceUse, NodeUse, Occupant, SharedUse
 from app.model.pod import PPM
 
 GPU_MIB = 81559
-"""Of an H100, as NVML tells."""
+"""Of an H100, according to NVML."""
 
 
 def device(index: int, **more: object) -> Device:
@@ -45,7 +45,7 @@ def on(
     reason: str = "",
     is_free: bool = False,
 ) -> DeviceUse:
-    """Build a device that occupants share, or have as a whole, or nobody has."""
+    """Build a device that pods share, or that one pod has as a whole, or that no pod has."""
     uses = (shared(f"group-{device.index}", *occupants, state=state, reason=reason),) if occupants else ()
     return DeviceUse(device=device, is_free=is_free, whole=tuple(whole), shared=uses)
 
@@ -71,7 +71,7 @@ def node_use(
 
 
 def layout(nvlinks: Sequence[Sequence[int]], pcie: int = 10) -> Layout:
-    """Build a layout of so many NVLinks between each two, and one PCIe level among all."""
+    """Build a layout with this number of NVLinks between each two, and one PCIe level among all."""
     size = range(len(nvlinks))
     return Layout(
         tuple(tuple(0 if one == other else NVLINK_SCORE * nvlinks[one][other] + pcie for other in size) for one in size)

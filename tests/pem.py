@@ -1,4 +1,4 @@
-"""Certificates as other tools make them: any kind of key, any purpose, any dates."""
+"""Certificates as other tools create them: any kind of key, any purpose, any dates."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ def issued(  # noqa: PLR0913 # each has a default that most tests leave alone
     begins_at: float | None = None,
     valid_s: float = 3600.0,
 ) -> Pair:
-    """Have an authority sign a certificate for `name`, which is valid from now on unless told otherwise."""
+    """Let an authority sign a certificate for `name`, which is valid from now on unless told otherwise."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     issuer = x509.load_pem_x509_certificate(by.certificate)
     issuer_key = serialization.load_pem_private_key(by.key, None)
@@ -60,5 +60,5 @@ def issued(  # noqa: PLR0913 # each has a default that most tests leave alone
 
 
 def _general(name: str) -> x509.GeneralName:
-    # Clients look for an address among addresses only.
+    # Clients look up an address among addresses only.
     return x509.IPAddress(ip_address(name)) if name[0].isdigit() else x509.DNSName(name)

@@ -1,7 +1,7 @@
 """Budgets: how cost grows, in ratios of CPU time or in counts, so that no machine is too slow for them.
 
-What plans cost is counted: the calls of functions, which no other load changes. One pass over all nodes is one call,
-so that those are counted besides, by name, and so is what is allocated.
+The cost of plans is counted in calls of functions, which no other load changes. One pass over all nodes is one call, so
+these are also counted by name, and so is allocated memory.
 """
 
 import sys
@@ -31,11 +31,11 @@ from tests.cluster.steps import nothing_collected
 
 TRIES = 3
 SLACK = 3.0
-"""What costs n log n grows by less than 1.3 a pod over these sizes, what costs n * n by 4."""
+"""A cost of n log n grows by less than 1.3 per pod over these sizes, one of n * n by 4."""
 
 
 def cost_s(work: Callable[[], object]) -> float:
-    """Return the CPU time of the best of several tries: of what one call of C does to many objects, too."""
+    """Return the CPU time of the best of several tries, including work of one C call on many objects."""
     best = float("inf")
     with nothing_collected():
         for _ in range(TRIES):
@@ -52,11 +52,11 @@ def growth(work: Callable[[int], Callable[[], object]], *, few: int, many: int) 
 
 ALL = "every function"
 EVEN = 1.15
-"""By how much more each of many may cost than each of few where that is counted: what was begun is paid once."""
+"""The allowed growth per object where calls are counted: started work is paid once."""
 
 
 def calls(work: Callable[[], object]) -> Counter[str]:
-    """Return how often each function of Python was called by its name, and all functions, those of C among them."""
+    """Return how often each Python function was called, by name, and all functions, including those of C."""
     found: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -75,7 +75,7 @@ def calls(work: Callable[[], object]) -> Counter[str]:
 
 
 def calls_of_plan(snapshot: Snapshot, *actions: Action) -> Counter[str]:
-    """Count the calls of a plan, of all its actions if none is named; what its table remembers is there already."""
+    """Count the calls of a plan, of all its actions if none is named; the cache of its table is filled already."""
     policy = Policy(actions=actions or ALL_ACTIONS)
     plan(snapshot, policy, now=NOW)
     return calls(lambda: plan(snapshot, policy, now=NOW))
@@ -114,7 +114,7 @@ def bound(pods: int) -> ClusterCache:
 
 
 def sharing(nodes: int) -> ClusterCache:
-    """Build nodes with an agent, on each of which four pods share two GPUs that reservation pods hold."""
+    """Build nodes with an agent, on each of which four pods share two GPUs with reservation pods."""
     found = ClusterCache()
     for number in range(nodes):
         found.apply_node(given.node(f"n{number}", gpus=8))
@@ -153,7 +153,7 @@ def report(number: int, *, used_mib: int = 0) -> GpuNode:
 
 
 def halves(pods: int) -> Snapshot:
-    """Build pods that wait for half a GPU each, and just as many GPUs."""
+    """Build pending pods with half a GPU each, and just as many GPUs."""
     nodes = [given.node(f"n{number:05}", device_memory_mib=80_000) for number in range(pods // 16)]
     half = Sharing(portion_ppm=500_000)
     groups = [given.group(given.pod(f"p{index}", gpus=0, cpu=0, sharing=half)) for index in range(pods)]
@@ -175,7 +175,7 @@ PLANS: dict[str, tuple[Callable[[int], Snapshot], int, int]] = {
     "gangs of parts of GPUs": (lambda count: gangs_of_parts(200, count, pods=20), 10, 40),
     "the pods of an elastic group": (lambda pods: elastic(200, pods), 250, 1000),
 }
-"""What is planned, by its number: of few and of many."""
+"""The planned inputs, by their number: of few and of many."""
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -201,7 +201,7 @@ def test_a_plan_makes_the_same_number_of_calls_per_podgroup_however_many_are_pen
     ids=["lone", "fit nowhere", "mostly no room", "gangs", "gangs, mostly no room", "gangs in racks", "halves of GPUs"],
 )
 def test_a_plan_makes_a_limited_number_of_calls_per_pod(most: int, pods: int, snapshot: Callable[[], Snapshot]) -> None:
-    # As many as it is today and a little: ten thousand pods take less than a second of any core as long as this holds.
+    # The current number and a little more: ten thousand pods take less than a second of any core while this holds.
     assert calls_of_plan(snapshot())[ALL] < most * pods
 
 

@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole; which module may import which is held by `lint-imports` in `make check`."""
+"""Rules for the whole repository; `lint-imports` in `make check` checks which module may import which."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ DOCUMENTS = [
     ROOT / "deploy" / "leeboard" / "README.md",
 ]
 READ_FIRST = {"README.md": 150, "ARCHITECTURE.md": 200}
-"""What a newcomer reads first, and how many lines of it a newcomer will read; the rest is in docs/."""
+"""The documents for newcomers, and the number of lines a newcomer reads; the rest is in docs/."""
 
 
 def modules() -> list[Path]:

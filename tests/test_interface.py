@@ -1,7 +1,7 @@
-"""The names that users and other programs rely on: a change of one of them is seen here before a release is cut.
+"""The public names for users and other programs: a change of one of them is seen here before a release.
 
-`tests/interface.txt` lists them. A new name is added by `python -m tests.test_interface`, which writes the file again;
-a name that vanishes breaks somebody's manifests, dashboards or scripts, and belongs into CHANGELOG.md under "Removed".
+`tests/interface.txt` lists them. A new name is added by `python -m tests.test_interface`, which writes the file again.
+A removed name breaks manifests, dashboards or scripts of users, and belongs into CHANGELOG.md under "Removed".
 """
 
 import ast
@@ -70,7 +70,7 @@ def _commands(command: click.Command, path: str) -> list[str]:
 
 
 def _marks() -> Iterator[str]:
-    """Yield each label, annotation and resource that stands in the code as a text of its own."""
+    """Yield each label, annotation and resource that is a text of its own in the code."""
     for path in (ROOT / "app").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and MARK.fullmatch(node.value):
@@ -110,7 +110,7 @@ def _properties(schema: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _webhooks() -> Iterator[str]:
-    """Yield what kube-scheduler and the API server call."""
+    """Yield the paths that kube-scheduler and the API server call."""
     for path in (ROOT / "scheduler-config").glob("*.yaml"):
         for extender in yaml.safe_load(path.read_text())["extenders"]:
             yield from (f"/{verb}" for key, verb in extender.items() if key.endswith("Verb"))
@@ -121,7 +121,7 @@ def _webhooks() -> Iterator[str]:
 
 
 async def _served() -> Mapping[str, list[str]]:
-    """Return the metrics, and the paths and the fields of the API, as the operations port tells them."""
+    """Return the metrics, and the paths and the fields of the API, as the operations port serves them."""
     app = operations.application(FakeInspect(), Metrics(), FakePulse(), callers=Anybody())
     async with serving(app) as served:
         metrics = (await served.ask(get("/metrics"))).body.decode()

@@ -1,4 +1,4 @@
-"""The fake driver, compiled once a run, and machines for it."""
+"""The fake driver, compiled once per run, and machines for it."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -17,25 +17,25 @@ Furnish = Callable[[str], FakeMachine]
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the driver of today."""
+    """Compile the current driver."""
     return compiled(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture(scope="session")
 def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile a driver that lacks what came later."""
+    """Compile a driver without later functions."""
     return compiled(tmp_path_factory.mktemp("old-driver"), "-DOLD_DRIVER")
 
 
 @pytest.fixture
 def furnish(tmp_path: Path) -> Furnish:
-    """Return what makes a machine by its name in `machines.json`."""
+    """Return a builder of a machine by its name in `machines.json`."""
     return lambda name: FakeMachine(tmp_path / "machine", name)
 
 
 @pytest.fixture
 def loaded(library: Path, furnish: Furnish, monkeypatch: pytest.MonkeyPatch) -> Iterator[Furnish]:
-    """Return the same, for the driver of this very process: pynvml finds a library that is loaded by its name."""
+    """Return the same, for the driver of this process: pynvml finds a loaded library by its name."""
     ctypes.CDLL(str(library))
     monkeypatch.setattr(pynvml, "nvmlLib", None)
 

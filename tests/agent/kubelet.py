@@ -14,7 +14,7 @@ GPU = "nvidia.com/gpu"
 
 
 class FakeKubelet:
-    """Answers what it is told to; a test changes it while it runs."""
+    """Gives the answers of the test, which may change them while it runs."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Mapping[str, Sequence[str]]] = {}

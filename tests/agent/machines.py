@@ -1,4 +1,4 @@
-"""Machines for the fake driver: what `machines.json` and `topologies.json` say of them, as lines for the C side."""
+"""Machines for the fake driver: the contents of `machines.json` and `topologies.json`, as lines for the C side."""
 
 import json
 import os
@@ -43,14 +43,14 @@ def compiled(folder: Path, *flags: str) -> Path:
 
 
 class FakeMachine:
-    """A machine as the fake driver sees it; what is changed here the driver answers at once."""
+    """A machine as the fake driver sees it; the driver answers changes at once."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         described = MACHINES[name]
         self.topology = TOPOLOGIES.get(described.get("topology", ""), {})
         self.devices = len(self.topology["nvlinks"]) if self.topology else described["devices"]
-        # What the file says now; changed by the methods below only, which write it.
+        # The current lines of the file; changed only by the methods below, which write it.
         self._lines = dict(_lines(described, self.topology, self.devices))
         self._events = 0
         self._write()
@@ -60,7 +60,7 @@ class FakeMachine:
         return _uuid(index)
 
     def sets(self, index: int, **values: object) -> None:
-        """Change what is said of a device; a dot in a name is written as two underscores."""
+        """Change fields of a device; a dot in a name is written as two underscores."""
         self.tells({f"device.{index}.{name.replace('__', '.')}": str(value) for name, value in values.items()})
 
     def tells(self, lines: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ class FakeMachine:
         self._write()
 
     def forgets(self, *keys: str) -> None:
-        """Take lines away: what they told is then not supported."""
+        """Remove lines: their values are then not supported."""
         for key in keys:
             self._lines.pop(key)
         self._write()
@@ -79,24 +79,24 @@ class FakeMachine:
         self.tells({f"fail.{call}" if index is None else f"fail.{call}.{index}": str(error)})
 
     def happens(self, index: int, kind: int, number: int = 0) -> None:
-        """Report an event of a device; -1: the driver does not say of which."""
+        """Report an event of a device; -1: the driver does not name the device."""
         self.tells({f"event.{self._events}": f"{index} {kind} {number}"})
         self._events += 1
 
     def unloads_driver(self) -> None:
-        """Take the driver away."""
+        """Unload the driver."""
         self.tells({"gone": "1"})
 
     def loads_driver(self) -> None:
-        """Bring it back."""
+        """Load it again."""
         self.forgets("gone")
 
     def hangs(self) -> None:
-        """Let nobody have an answer until `answers`."""
+        """Block every call until `answers`."""
         self.tells({"hang": "1"})
 
     def answers(self) -> None:
-        """Answer whoever waits."""
+        """Answer all blocked calls."""
         self.forgets("hang")
 
     def _write(self) -> None:
@@ -152,7 +152,7 @@ def _uuid(index: int) -> str:
 
 
 def leeboard_agent(library: Path | None, machine: FakeMachine | None, *arguments: str, **env: str) -> Sequence[str]:
-    """Run `leeboard agent` in a process that finds the driver as any program does; return what it printed."""
+    """Run `leeboard agent` in a process that finds the driver as any program does; return its output."""
     ended = subprocess.run(
         [sys.executable, "-m", "app", "agent", *arguments],
         env=environment(library, machine, **env),

@@ -1,4 +1,4 @@
-"""Checks a status against the schema of our CRD, as far as that one goes."""
+"""Checks a status against the schema of our CRD."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ def status_schema() -> Mapping[str, Any]:
 
 
 def breaches(value: Any, schema: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a value."""
+    """Return the violations in a value."""
     return list(_breaches(value, schema, "status"))
 
 

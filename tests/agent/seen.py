@@ -1,4 +1,4 @@
-"""Builders of what was seen, for tests of what is made of it."""
+"""Builders of readings, for tests of the reports made from them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ def memory(used_mib: int) -> Memory:
 
 
 def holding(pod: str, *ids: str) -> Holding:
-    """Build what a pod holds."""
+    """Build the devices that a pod holds."""
     namespace, _, name = pod.partition("/")
     return Holding(namespace=namespace, name=name, device_ids=frozenset(ids))
 
@@ -32,7 +32,7 @@ def holding(pod: str, *ids: str) -> Holding:
 def sight(
     *devices: DeviceReading, kubelet: KubeletReading = ANSWERS, owners: Owners | None = None, **machine: Any
 ) -> Sight:
-    """Build all that was seen."""
+    """Build a complete reading."""
     return Sight(machine=MachineReading(devices=devices, **machine), kubelet=kubelet, owners=owners or {})
 
 

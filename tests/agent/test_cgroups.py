@@ -1,4 +1,4 @@
-"""Whose a process is, by every form of cgroup path that kubelets and runtimes make."""
+"""The pod of a process, by every form of cgroup path of kubelets and runtimes."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ ID = "e" * 64
         f"12:devices:/kubepods/burstable/pod{UID}/{ID}\n11:cpu,cpuacct:/kubepods/burstable/pod{UID}/{ID}\n0::/",
         f"1:name=systemd:/kubepods.slice/kubepods-pod{ESCAPED}.slice/docker-{ID}.scope",
         f"0::/system.slice/containerd.service/kubepods-burstable-pod{ESCAPED}.slice:cri-containerd:{ID}",
-        # a container may make groups of its own
+        # a container may create groups of its own
         f"0::/kubepods.slice/kubepods-pod{ESCAPED}.slice/cri-{ID}.scope/pod11111111-2222-3333-4444-555555555555/x",
     ],
 )

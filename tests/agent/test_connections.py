@@ -1,4 +1,4 @@
-"""How the devices of a machine reach each other, where the driver's answers are less tidy than in `test_machines`."""
+"""The connections of the devices of a machine, where the driver's answers are less tidy than in `test_machines`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A driver that comes, goes and reports while the agent runs; in this process, through pynvml's own loading."""
+"""A driver that is loaded, unloaded and reports while the agent runs; in this process, through pynvml's own loading."""
 
 import queue
 import threading
@@ -19,14 +19,14 @@ XID_OFF_THE_BUS = 79
 
 
 class Attentive:
-    """A driver whose reports are waited for."""
+    """A driver whose events are waited for."""
 
     def __init__(self, *ignored: int) -> None:
         self.reported = threading.Event()
         self.driver = Driver(ignored_xids=frozenset(ignored), reported=self.reported)
 
     def devices_after_event(self) -> tuple[DeviceReading, ...]:
-        """Wait until the driver has reported something, and look."""
+        """Wait until the driver has reported an event, and read the devices."""
         assert self.reported.wait(timeout=10)
         self.reported.clear()
         return self.driver.read().devices
@@ -156,7 +156,7 @@ def test_events_that_cannot_be_waited_for_cause_only_one_reading(
         waits.put(None)
         return wait(events, timeout_ms)
 
-    # Counts waits that fail, which nobody is told of: only so it is known when the next one has begun.
+    # Counts failed waits, which are not reported: this shows when the next one has begun.
     monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", counted)
     monkeypatch.setattr(events, "WAIT_MS", 1)
     machine.fails("nvmlEventSetWait", UNKNOWN)

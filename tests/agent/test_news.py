@@ -1,4 +1,4 @@
-"""What the log says of a report."""
+"""The log messages about a report."""
 
 from app.agent.news import NewsLine, news
 from app.agent.readings import DriverFailure, KubeletReading

@@ -1,4 +1,4 @@
-"""Machines whose driver says what no driver should: the rest is still reported, and the API server takes all of it."""
+"""Machines with invalid answers of the driver: the rest is still reported, and the API server accepts all of it."""
 
 from collections.abc import Mapping
 from pathlib import Path

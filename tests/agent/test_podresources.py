@@ -80,7 +80,7 @@ def test_a_kubelet_that_is_available_again_is_read_at_once(asked: PodResources, 
 
     with listening(kubelet, socket):
         answers.append(asked.read().answers)
-    socket.touch()  # nobody listens there
+    socket.touch()  # nothing listens there
     answers.append(asked.read().answers)
     socket.unlink()
     with listening(kubelet, socket):

@@ -1,4 +1,4 @@
-"""When a report is sent, what is sent, and what happens when it is refused."""
+"""When a report is sent, its contents, and the retries after a refusal."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -184,7 +184,7 @@ async def test_agents_that_were_refused_together_do_not_retry_together(gpu_nodes
 
 
 async def written_in_an_hour(publication: Publication, gpu_nodes: FakeGpuNodes, *, every_s: int, **pods: int) -> int:
-    """Show it another status every so many seconds."""
+    """Give it another status at this interval."""
     for at_s in range(0, 3600, every_s):
         turn = at_s // every_s
         status = using(1024 * (turn % 13), **(pods if turn % 2 else {}))

@@ -1,4 +1,4 @@
-"""What a GpuNode says of what was seen, and within which bounds."""
+"""The contents of a GpuNode for a reading, and their bounds."""
 
 from dataclasses import replace
 from typing import Any

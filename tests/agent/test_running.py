@@ -1,4 +1,4 @@
-"""The agent as a process: a driver, a kubelet and an API server around it, each of which comes and goes."""
+"""The agent as a process, with a driver, a kubelet and an API server, each of which stops and starts."""
 
 import asyncio
 import signal
@@ -22,7 +22,7 @@ PATH = "/apis/leeboard.dev/v1alpha1/gpunodes"
 
 
 class Reports:
-    """An API server that has one GpuNode at most, and passes on every status it is sent."""
+    """An API server with at most one GpuNode, which passes on every status it gets."""
 
     def __init__(self) -> None:
         self.exists = False
@@ -114,7 +114,7 @@ async def test_new_holders_and_new_failures_are_reported_at_once(
     library: Path, furnish: Furnish, socket: Path, kubelet: FakeKubelet, reports: Reports
 ) -> None:
     machine = furnish("desktop")
-    # So long that nothing comes by itself.
+    # So long that nothing is sent periodically.
     slow = {"LEEBOARD_AGENT_DEVICES_INTERVAL_S": "300", "LEEBOARD_AGENT_HEARTBEAT_S": "3600"}
 
     async with running(library, machine, socket, **slow) as process:

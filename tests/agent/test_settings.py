@@ -1,4 +1,4 @@
-"""What a person can set, and what they read when it is wrong."""
+"""The settings of a user, and the messages about wrong ones."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An installation to be examined: an API server, an admission listener and replicas, all faked, on loopback."""
+"""An installation to check: an API server, an admission listener and replicas, all faked, on loopback."""
 
 import asyncio
 import base64
@@ -41,7 +41,7 @@ YEAR = timedelta(days=365)
 
 @dataclass
 class FakeCluster:
-    """Answers by path; reviews are granted but for `denied`; what is in `forbidden` may not be read."""
+    """Answers by path; reviews are granted except `denied`; paths in `forbidden` may not be read."""
 
     objects: dict[str, object] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
@@ -106,7 +106,7 @@ class Replica:
 async def examined(
     folder: Path, cluster: FakeCluster, *replicas: Replica, account: str | None = None, **settings: str
 ) -> dict[str, Finding]:
-    """Examine this cluster with these replicas; return the last finding of each name."""
+    """Check this cluster with these replicas; return the last finding of each name."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(listening(cluster.answer))
         urls = [await stack.enter_async_context(answering(replica)) for replica in replicas]
@@ -129,7 +129,7 @@ async def answering(replica: Replica) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """A certificate that vouches for itself."""
+    """A self-signed certificate."""
 
     certificate: bytes
     key: bytes
@@ -147,7 +147,7 @@ class Identity:
 
 
 def identity(*, valid_for: timedelta = YEAR, name: str = "127.0.0.1") -> Identity:
-    """Make a key and a certificate for this name or address."""
+    """Create a key and a certificate for this name or address."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "leeboard")])
     alternative = x509.IPAddress(ip_address(name)) if name[0].isdigit() else x509.DNSName(name)
@@ -169,12 +169,12 @@ def identity(*, valid_for: timedelta = YEAR, name: str = "127.0.0.1") -> Identit
 
 @asynccontextmanager
 async def shaking_hands(shown: Identity, folder: Path) -> AsyncIterator[int]:
-    """Serve TLS and nothing in it; yield the port."""
+    """Serve TLS without any content; yield the port."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=shown.served_from(folder))
     async with server:
         yield server.sockets[0].getsockname()[1]
 
 
 def webhook_configuration(client: Mapping[str, object]) -> object:
-    """Build what of a configuration is looked at."""
+    """Build the parts of a configuration that are checked."""
     return {"webhooks": [{"name": "pods.leeboard.dev", "clientConfig": dict(client)}]}

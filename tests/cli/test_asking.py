@@ -1,4 +1,4 @@
-"""Who the command line says that it is, and to whom."""
+"""The token that the command line sends, and to which server."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

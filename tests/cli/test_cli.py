@@ -21,7 +21,7 @@ from app.settings import Settings
 ROOT = Path(__file__).parents[2]
 HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "aiohttp", "kubernetes_asyncio")
 ARGUMENTS = {"why": ["train"]}
-"""What a command cannot do without."""
+"""Required arguments of a command."""
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
@@ -70,7 +70,7 @@ def test_a_port_open_to_the_network_needs_certificates(variable: str, value: str
     result = CliRunner(env={f"LEEBOARD_{variable}": value}).invoke(main, ["serve"])
 
     assert (result.exit_code, says in result.output) == (2, True)
-    # Nobody has written the setting that is missing.
+    # The missing setting has no value to show.
     assert not result.output.rstrip().endswith((", not None", ", not ''"))
 
 

@@ -1,4 +1,4 @@
-"""What `leeboard doctor` says of an installation, and what it says when something is wrong with it."""
+"""The output of `leeboard doctor` for an installation, and for each fault."""
 
 import asyncio
 import json
@@ -349,7 +349,7 @@ async def test_other_schedulers_are_not_reported_without_the_right_to_list_them(
 
 
 async def webhook(folder: Path, shown: Identity | None, trusted: Identity) -> Finding:
-    """Examine a webhook configuration that trusts one identity, behind which another is shown, or nobody listens."""
+    """Check a webhook configuration that trusts one identity; its server shows another one, or does not listen."""
     cluster = FakeCluster()
     async with shaking_hands(shown or trusted, folder) as port:
         client = {"url": f"https://127.0.0.1:{port if shown else 1}/mutate", "caBundle": trusted.ca_bundle}
@@ -591,7 +591,7 @@ async def test_an_unreachable_address_is_one_line(tmp_path: Path, url: str) -> N
 
 
 async def test_every_replica_behind_one_name_is_queried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As DNS answers for a headless Service of a cluster with both families; on the second nobody listens.
+    # As DNS answers for a headless Service of a dual-stack cluster; nothing listens on the second family.
     addresses = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.0.0.2")]
     async with answering(healthy()) as operations:
         port = int(operations.rpartition(":")[2])
@@ -648,7 +648,7 @@ async def test_another_server_on_the_port_of_the_extender_does_not_count_as_an_a
     assert [each for each in found if each.name == "what-if"] == []
 
 
-# -- what people wrote
+# -- objects of users
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `leeboard doctor` says of GPUs, their agents, and what it takes to share them."""
+"""The output of `leeboard doctor` about GPUs, their agents, and the prerequisites of sharing."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +10,7 @@ from app.cli.findings import Severity
 from tests.cli.installation import CLASSES, GPU_NODES, NODES, RESERVATIONS, FakeCluster, examined
 
 SHARES = {"webhook_configuration": "leeboard"}
-"""What says that the installation has admission, without which nobody shares."""
+"""Settings that show that the installation has admission, which sharing needs."""
 
 
 def gpu_node(name: str, gpus: str = "8", **labels: str) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def gpu_node(name: str, gpus: str = "8", **labels: str) -> dict[str, Any]:
 
 
 def told(name: str, *, minutes_ago: float = 1, **status: object) -> dict[str, Any]:
-    """Build a GpuNode that was last written so long ago."""
+    """Build a GpuNode that was last written this long ago."""
     at = datetime.now(UTC) - timedelta(minutes=minutes_ago)
     usual = {"observedAt": f"{at:%Y-%m-%dT%H:%M:%SZ}", "kubelet": {"answers": True}}
     return {"metadata": {"name": name}, "status": usual | status}
@@ -41,7 +41,7 @@ async def test_a_cluster_without_gpus_is_reported(tmp_path: Path) -> None:
 
 
 async def test_a_node_whose_gpus_are_all_unhealthy_still_has_gpus(tmp_path: Path) -> None:
-    # The kubelet takes them from what is allocatable, and leaves them in the capacity.
+    # The kubelet removes them from allocatable, and leaves them in the capacity.
     node = {
         **gpu_node("a", "0"),
         "status": {"allocatable": {"nvidia.com/gpu": "0"}, "capacity": {"nvidia.com/gpu": "1"}},
@@ -187,7 +187,7 @@ async def test_nodes_whose_device_plugin_shares_gpus_itself_are_reported(
     assert "gpu-replicas" not in await examined(tmp_path, cluster, gpu_sharing="false")
 
 
-# What it takes to share
+# Prerequisites of sharing
 
 
 async def test_missing_prerequisites_of_reservation_pods_are_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `leeboard gpus` shows, over the real read API."""
+"""The output of `leeboard gpus`, over the real read API."""
 
 import asyncio
 from dataclasses import replace
@@ -26,7 +26,7 @@ WHOLE = occupant("llm-0", used_mib=70_000)
 
 
 def busy() -> NodeUse:
-    """Build a node of eight with something of everything."""
+    """Build a node of eight devices with every kind of state."""
     return node_use(
         "gpu-a",
         on(device(0, used_mib=48_400), TRAIN, GREEDY),

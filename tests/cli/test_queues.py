@@ -1,4 +1,4 @@
-"""What `leeboard queues` shows, over the real read API."""
+"""The output of `leeboard queues`, over the real read API."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from tests.web.fakes import FakeInspect
 
 
 def stand(of: Queue, *, waiting: int = 0, milli: int = 0) -> QueueStand:
-    """Build a queue that holds so much, asks for twice as much and has a fair share of eight GPUs."""
+    """Build a queue that holds this amount, requests twice as much and has a fair share of eight GPUs."""
     return QueueStand(
         queue=of,
         allocated=Resources(gpu_milli=milli),
@@ -57,7 +57,7 @@ async def shown(*arguments: str, stands: Sequence[QueueStand] = RESEARCH, column
 
 
 def names(text: str) -> list[str]:
-    """Return what is in the first column, without the headings and the notes."""
+    """Return the first column, without the headings and the notes."""
     return [line.split()[0] for line in text.partition("\n\n")[0].splitlines()[1:]]
 
 

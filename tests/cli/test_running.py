@@ -1,4 +1,4 @@
-"""How a service runs, and what a command says when several things go wrong at once."""
+"""How a service runs, and the message of a command for several errors at once."""
 
 import subprocess
 import sys
@@ -38,7 +38,8 @@ run_until_asked(work())
 
 
 def test_a_service_survives_a_socket_that_the_kernel_refuses_to_watch() -> None:
-    # uvloop 0.23 aborts here. Refused connections to a dead API server come to the same, in one of some ten outages.
+    # uvloop 0.23 aborts here. Refused connections to a dead API server have the same effect, in one of some ten
+    # outages.
     ran = subprocess.run(
         [sys.executable, "-c", SOCKET_CLOSED_BENEATH_THE_LOOP], capture_output=True, text=True, check=False
     )

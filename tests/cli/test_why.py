@@ -1,4 +1,4 @@
-"""What `leeboard why` shows, over the real read API."""
+"""The output of `leeboard why`, over the real read API."""
 
 import asyncio
 from dataclasses import replace
@@ -39,7 +39,7 @@ HOUR = timedelta(hours=1)
 
 
 def ago(time: timedelta) -> float:
-    """Return a moment so long ago, and half a minute: the answer does not change while the test runs."""
+    """Return a moment this long ago, and half a minute: the answer does not change during the test."""
     return (datetime.now(UTC) - time - timedelta(seconds=30)).timestamp()
 
 
@@ -57,7 +57,7 @@ def decision(outcome: Outcome, sentence: str, *, hours: int, cause: str = "", po
 
 
 def gang(**more: object) -> Explanation:
-    """Build a gang that waits, partly for others to leave."""
+    """Build a pending gang with some terminating victims."""
     stand = QueueStand(
         queue=queue("vision-train", "vision", deserved=8, limit=12),
         allocated=Resources(gpu_milli=7500),
@@ -102,7 +102,7 @@ def gang(**more: object) -> Explanation:
 
 
 def pod(**more: object) -> Explanation:
-    """Build a pod that runs."""
+    """Build a running pod."""
     fields = {
         "subject": Subject.POD,
         "name": "train-0",

@@ -1,4 +1,4 @@
-"""The runner: every case it can run, compared with what KAI did; what it cannot run is counted and named."""
+"""The runner: every supported case, compared with KAI's result; unsupported cases are counted and named."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ RUNNERS: Mapping[str, Runner] = {
 
 
 def result(suite: str, case: Case) -> Any:
-    """Compute one case without looking at what it expects."""
+    """Compute one case without reading its expected result."""
     runner = RUNNERS.get(suite) or (sessions.run if "cluster" in case else None)
     if runner is None:
         return NotRun("the suite has no runner yet")

@@ -71,9 +71,9 @@ def _answer(refusal: Refusal | None) -> Any:
 
 
 def _as_kai_says(sentence: str) -> str:
-    """Return our sentence in KAI's words, which know no singular and call each limit that would be passed reached.
+    """Return our message in KAI's words, which have no singular and call each limit that would be exceeded reached.
 
-    Where a quota is passed, KAI names the resource beside its unit.
+    Where a quota is exceeded, KAI names the resource beside its unit.
     """
     over_limit = OVER_LIMIT.fullmatch(sentence)
     if over_limit is not None:

@@ -1,4 +1,4 @@
-"""Turns the cluster of a scheduling case into the Snapshot that the product's planner sees."""
+"""Turns the cluster of a scheduling case into the Snapshot of the product's planner."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Cluster:
 
     @staticmethod
     def of(case: Case) -> "Cluster":
-        """Read everything that stays as it is from session to session."""
+        """Read everything that does not change between sessions."""
         cluster = case["cluster"]
         governed = has_plugin(case, "proportion")
         read = queue if governed else _ungoverned

@@ -19,7 +19,7 @@ UNORDERED = -(1 << 31)
 """Tasks without a priority label come after those that have one."""
 
 NO_SUCH_CLAIM: Case = {"device_class": "", "count": 1, "labels": None}
-"""Asks for a class of which no node has devices, so its pod waits."""
+"""Requests a class of which no node has devices, so that its pod stays pending."""
 
 LEGACY_MIG = Refusal(reason=Reason.INVALID_REQUEST, sentence="MIG profiles are no longer requested by annotation.")
 
@@ -31,7 +31,7 @@ def is_legacy_mig(task: Case) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The jobs of a case as our vocabulary; where their tasks sit is asked for each session."""
+    """The jobs of a case in our terms; the places of their tasks are given for each session."""
 
     case: Case
     pods: Mapping[str, Pod]
@@ -46,7 +46,7 @@ class Jobs:
         )
 
     def groups(self, seats: Seats) -> list[PodGroup]:
-        """Return every PodGroup at one moment; the clock stands at 0."""
+        """Return every PodGroup at one moment; the clock is at 0."""
         return [self._group(job, seats) for job in self.case["cluster"]["jobs"]]
 
     def _group(self, job: Case, seats: Seats) -> PodGroup:
@@ -146,7 +146,7 @@ def _topology(constraint: Case | None) -> TopologyConstraint | None:
 
 
 class _Reader:
-    """Reads tasks; what the case's plugins do not look at is left out."""
+    """Reads tasks; fields that the case's plugins do not read are left out."""
 
     def __init__(self, case: Case) -> None:
         self._predicates = case["config"]["predicates_plugin_loaded"]
@@ -187,7 +187,7 @@ class _Reader:
         }
 
     def _devices_claimed(self, job: Case, task: Case) -> tuple[tuple[ResourceClaim, ...], Scalars]:
-        """Return the claims of GPUs, and what is claimed of other classes, which is no more than a count to queues."""
+        """Return the claims of GPUs, and the count of claimed devices of other classes for queues."""
         if not self._predicates:
             return (), ()
         named = [(name, True) for name in task.get("resource_claims") or ()]

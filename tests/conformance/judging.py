@@ -1,4 +1,4 @@
-"""Says whether what we computed is what KAI computed, and what differs."""
+"""Compares our result with KAI's, and returns the differences."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -11,20 +11,20 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """A case that we cannot run yet, and why."""
+    """A case that is not supported yet, and why."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """A case on which we raised, which is a failure whatever it expects."""
+    """A case in which our code raised an exception, which is a failure whatever it expects."""
 
     why: str
 
 
 def expectation(case: dict[str, Any]) -> Any:
-    """Return what the case expects, None when it was removed or is not stated."""
+    """Return the expected result of the case, None when it was removed or is not stated."""
     if "events" in case:
         pops = [event["pop_expect"] for event in case["events"] if "pop_expect" in event]
         # An empty queue pops nothing, which is stated; where nothing at all is stated, it was removed.
@@ -33,7 +33,7 @@ def expectation(case: dict[str, Any]) -> Any:
 
 
 def differences(expected: Any, result: Any, at: str = "") -> list[str]:
-    """Return a line for every place at which the two differ."""
+    """Return a line for every difference."""
     if isinstance(expected, dict) and isinstance(result, dict):
         names = sorted(expected.keys() | result.keys())
         return [line for name in names for line in differences(expected.get(name), result.get(name), f"{at}.{name}")]

@@ -26,7 +26,7 @@ def _node(name: str, node: Case, case: Case) -> Node:
     allocatable = node["allocatable"]
     scalars = Counter({each: count for each, count in allocatable["scalars"].items() if each != "pods"})
     claimable = _claimable(name, node, case)
-    # `allocatable.gpus` counts the devices of resource slices too; no device plugin gives them.
+    # `allocatable.gpus` counts the devices of resource slices too; no device plugin offers them.
     gpu_milli = max(0, exact(allocatable["gpus"], GPU_MILLI) - GPU_MILLI * sum(claimable.values()))
     predicates = case["config"]["predicates_plugin_loaded"]
     return Node(
@@ -66,7 +66,7 @@ class _Parts:
 
 
 class Room:
-    """What the tasks at one moment leave of the nodes; built once a session, then only read."""
+    """The free resources of the nodes beside the tasks at one moment; built once a session, then only read."""
 
     def __init__(self, nodes: NodeTable) -> None:
         self.nodes = nodes
@@ -79,10 +79,10 @@ class Room:
 
     @staticmethod
     def of(case: Case, nodes: NodeTable, pods: Mapping[str, Pod], seats: Seats) -> "Room":
-        """Seat every task."""
+        """Place every task."""
         room = Room(nodes)
         room._reserve(case, pods)
-        # A task that waits for what others release takes part of that, so they must be there before it.
+        # A task that waits for released resources takes part of those, so they must be noted before it.
         for status in (*sorted(HOLDING), RELEASING, PIPELINED):
             for name, seat in seats.items():
                 node = NodeName(seat.node or "")
@@ -103,7 +103,7 @@ class Room:
     @staticmethod
     def _shared_device(name: str, parts: _Parts, whole: int) -> SharedDevice:
         if not parts.kept and not parts.releasing:
-            # Opened for tasks that wait: nobody can use it now, others may join them then.
+            # Opened for pending tasks: no task can use it now, others may join them then.
             return SharedDevice(name, free=0, releasing=whole - parts.pipelined)
         free = whole - parts.kept - parts.releasing
         return SharedDevice(name, free=free, releasing=parts.releasing - parts.pipelined)
@@ -126,7 +126,7 @@ class Room:
         return pool if pool in self.nodes.index else None
 
     def _first_with(self, scalar: str) -> NodeName | None:
-        """Where a claim would be that has consumers but no allocation, which only a test can write."""
+        """The node of a claim that has consumers but no allocation, which only a test can write."""
         return next((node.name for node in self.nodes.nodes if scalar in dict(node.scalars)), None)
 
     def _seat(self, pod: Pod, node: NodeName, devices: Iterable[str], status: str) -> None:
@@ -165,7 +165,7 @@ class Room:
             parts.pipelined += amount
 
     def _count_devices(self) -> None:
-        """Take the shared GPUs out of the column; those that all are leaving will be whole again."""
+        """Remove the shared GPUs from the column; those that all pods release are whole again later."""
         for node, devices in self._parts.items():
             column = self.nodes.index[node]
             for each in devices.values():
@@ -177,7 +177,7 @@ class Room:
                     self.releasing[GPU, column] -= GPU_MILLI
 
     def _close_to_mig(self, case: Case, seats: Seats) -> None:
-        """Leave no MIG device where a legacy pod runs: nothing tells which of them it uses."""
+        """Leave no MIG device where a legacy pod runs: which of them it uses is unknown."""
         for _, task in tasks(case):
             node = NodeName(seats[task["name"]].node or "")
             if is_legacy_mig(task) and node in self.nodes.index:

@@ -1,4 +1,4 @@
-"""Says where the outcome of a scheduling case differs from what KAI's test asserts (SCHEMA section 4)."""
+"""Compares the outcome of a scheduling case with the assertions of KAI's test (SCHEMA section 4)."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -13,7 +13,7 @@ LIMITS = ("binds", "evictions", "pipelined")
 
 
 def differences(case: Case, outcome: Outcome) -> list[str]:
-    """Return a line for every place at which the two differ."""
+    """Return a line for every difference."""
     expected = case["expected"]
     found = [line for number, each in enumerate(outcome.rounds) for line in _over(expected, each, number)]
     for number, seats in enumerate(outcome.matches):
@@ -70,7 +70,7 @@ def _node_mismatches(case: Case, seats: Seats) -> Iterator[str]:
 
 
 def _renamings(case: Case, seats: Seats) -> Iterator[str]:
-    """Compare GPU groups by what they mean: the same name on a node is the same GPU, and no other name is."""
+    """Compare GPU groups by their meaning: the same name on a node is the same GPU, and no other name is."""
     ours: dict[tuple[str | None, str], str] = {}
     theirs: dict[tuple[str | None, str], str] = {}
     shared = {task["name"] for _, task in tasks(case) if shares_devices(task)}

@@ -64,7 +64,7 @@ def _elastic(pod_sets: Iterable[Case]) -> Elastic:
 
 
 def run_turns(case: Case) -> Any:
-    """Play the events of one case; return the names in the order in which they were popped."""
+    """Apply the events of one case; return the names in the order in which they were popped."""
     options = case["options"]
     if options["VictimQueue"]:
         return _victims(case)
@@ -88,7 +88,7 @@ def _played(case: Case) -> list[str | None]:
 
 
 def _victims(case: Case) -> list[str | None]:
-    # KAI's queue of victims asks nobody whether he is preemptible: that is a filter's, which these cases leave out.
+    # KAI's queue of victims does not check preemptibility: a filter does, which these cases leave out.
     groups = [
         replace(_group(case["jobs"][name]), preemptible=True, placed=_all_placed(case["jobs"][name]), pending=())
         for event in case["events"]

@@ -1,4 +1,4 @@
-"""Runs the vectors of KAI's reclaim rules: may a queue begin, is a set of victims fair, one strategy at one level."""
+"""Runs the vectors of KAI's reclaim rules: may a queue reclaim, is a set of victims fair, one strategy at one level."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Runs the vectors of KAI's min-runtime rules: which one holds, who is safe by it, and how far."""
+"""Runs the vectors of KAI's min-runtime rules: which one applies, which pods it protects, and how far."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from app.settings import ResolveMethod
 from tests.conformance.vectors import Case
 
 NAMES_NO_QUEUE = ""
-"""What KAI's test passes where it has no queue at all, which is an error beside the default."""
+"""The value in KAI's test for no queue at all, which is an error beside the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the case configures for queues that say nothing."""
+    """The settings of the case for queues without their own."""
 
     preempt_min_runtime_s: float
     reclaim_min_runtime_s: float

@@ -1,4 +1,4 @@
-"""The state between two sessions of a scheduling case: where every task sits, and what comes after each status."""
+"""The state between two sessions of a scheduling case: the place of every task, and what follows each status."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ HOLDING = frozenset({"Allocated", BINDING, "Bound", RUNNING})
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What has become of one task."""
+    """The state of one task."""
 
     status: str
     node: str | None = None
     devices: tuple[str, ...] = ()
-    """The shared GPUs that it holds a part of."""
+    """The shared GPUs of which it holds a part."""
 
     def written(self) -> dict[str, Any]:
         """Return the seat as `-o json` prints it."""
@@ -41,12 +41,12 @@ def tasks(case: Case) -> Iterator[tuple[Case, Case]]:
 
 
 def shares_devices(task: Case) -> bool:
-    """Return whether the task asks for parts of GPUs."""
+    """Return whether the task requests GPU shares."""
     return task["gpu"]["kind"] in {"fraction", "memory"}
 
 
 def initial(case: Case) -> Seats:
-    """Return where the tasks sit before the first session; a node named by a pending task means nothing."""
+    """Return the places of the tasks before the first session; a node named by a pending task means nothing."""
     return {task["name"]: _initial(task) for _, task in tasks(case)}
 
 
@@ -57,7 +57,7 @@ def _initial(task: Case) -> Seat:
 
 
 def next_round(case: Case, seats: Seats) -> Seats:
-    """Return the state that the next session finds: what was bound runs, what was evicted waits again."""
+    """Return the state that the next session finds: bound tasks run, evicted ones are pending again."""
     stays = {task["name"] for job, task in tasks(case) if job.get("delete_in_test")}
     return {name: _next(seat, stays=name in stays) for name, seat in seats.items()}
 

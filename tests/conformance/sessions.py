@@ -1,4 +1,4 @@
-"""Runs a scheduling case: one session or several with the product's planner, and what has become of every task."""
+"""Runs a scheduling case: one session or several with the product's planner, and the state of every task."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from tests.conformance.seats import BINDING, PIPELINED, RELEASING, Seat, Seats, 
 from tests.conformance.vectors import Case
 
 PRESET = Preset.KAI
-"""Whose defaults the cases run under; the command line may choose others, to see which cases that changes."""
+"""The preset of defaults for the cases; the command line may choose others, to see which cases that changes."""
 
 ACTIONS = {
     "allocate": Action.ALLOCATE,
@@ -26,12 +26,12 @@ ACTIONS = {
 }
 
 UNTIL_MATCH, AFTER_MATCH = 2, 5
-"""Rounds of KAI's tests that say nothing."""
+"""Rounds of KAI's tests without a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What KAI would have called in one session; a victim with a new place is both evicted and pipelined."""
+    """The calls that KAI would have made in one session; a victim with a new place is both evicted and pipelined."""
 
     binds: int
     evictions: int
@@ -44,7 +44,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that was computed of one case."""
+    """Everything that was computed for one case."""
 
     matches: tuple[Seats, ...]
     """One entry for each point at which the expectation applies."""
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def run(case: Case) -> Outcome:
-    """Run all sessions of a case, without looking at what it expects."""
+    """Run all sessions of a case, without reading its expected result."""
     cluster, seats = Cluster.of(case), initial(case)
     if case["mode"] == "single":
         after, counts, _ = session(cluster, seats)
@@ -89,7 +89,7 @@ def _rounds(cluster: Cluster, seats: Seats) -> Outcome:
 def session(
     cluster: Cluster, seats: Seats, *, version: int = 1, memory: PlanMemory = NO_MEMORY
 ) -> tuple[Seats, Counts, PlanMemory]:
-    """Plan once; return where the tasks sit right afterwards, the counts, and what the next session knows."""
+    """Plan once; return the places of the tasks afterwards, the counts, and what the next session knows."""
     decided = plan(cluster.snapshot(seats, version=version), policy(cluster.case), now=0.0, memory=memory)
     return {**seats, **dict(_moved(decided, seats))}, counts(decided), decided.memory
 
@@ -118,7 +118,7 @@ def _sharing(case: Case) -> PlacementStrategy:
 
 
 def counts(decided: Plan) -> Counts:
-    """Count what KAI would have called to carry out the plan."""
+    """Count the calls that KAI would have made to apply the plan."""
     waiting = sum(len(start.placements) for start in decided.starts if start.awaits_release)
     return Counts(
         binds=sum(len(start.placements) for start in decided.starts if not start.awaits_release),

@@ -1,4 +1,4 @@
-"""The loader of scheduling cases: the snapshot says what KAI had computed when its session began."""
+"""The loader of scheduling cases: the snapshot has the values that KAI had when its session began."""
 
 import json
 from pathlib import Path

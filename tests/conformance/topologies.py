@@ -16,7 +16,7 @@ from app.scheduling.placement.topology import NodeSets, Subtree, fitting_counts,
 from tests.conformance.vectors import Case, exact
 
 ACTIVE = {"Allocated", "Binding", "Bound", "Running"}
-"""What holds a place and keeps it (KAI's "active allocated")."""
+"""Statuses that hold a place and keep it (KAI's "active allocated")."""
 
 
 def run(case: Case) -> Any:
@@ -89,7 +89,7 @@ def _places(pod_sets: Iterable[Case]) -> list[NodeName]:
 
 
 def _node(name: str, case: Case) -> Node:
-    # The domains of these tests are made by hand; a node's labels need not tell them.
+    # The domains of these tests are made by hand; a node's labels need not match them.
     labels = {
         domain["level"]: domain["id"]
         for tree in case.get("trees", {}).values()
@@ -114,7 +114,7 @@ def _amounts(amounts: Case) -> Resources:
 
 
 def _request(requests: Case) -> Resources:
-    # A part of a device may go where no whole device is free: it is not bounded by them.
+    # A GPU share may use a node without a free whole device: it is not bounded by them.
     whole = int(requests["gpus_total"]) if requests["gpus_total"] == int(requests["gpus_total"]) else 0
     return Resources(
         cpu_milli=exact(requests["cpu_milli"], 1),

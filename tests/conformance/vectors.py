@@ -1,4 +1,4 @@
-"""Reads vector files and turns what they say into our vocabulary; what is expected is left to `judging`."""
+"""Reads vector files and turns them into our terms; expected results are left to `judging`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ class Suite:
 
 
 def suites(paths: Iterable[Path]) -> Iterator[Suite]:
-    """Read files, and the files of folders in the order of their names; other JSON in a folder is passed over."""
+    """Read files, and the files of folders in the order of their names; other JSON in a folder is skipped."""
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         for file in files:
@@ -51,7 +51,7 @@ def bounded(number: Decimal | float, scale: int) -> int:
 
 
 def resources(amounts: Mapping[str, Any]) -> Resources:
-    """Read `cpu`, `memory` and `gpu`; what is missing, or not a number in KAI's test, is nothing."""
+    """Read `cpu`, `memory` and `gpu`; a missing value, or one that is not a number in KAI's test, is nothing."""
     cpu, memory, gpu = (amounts.get(name, 0) for name in ("cpu", "memory", "gpu"))
     gpu_milli = 0 if gpu == "NaN" else exact(gpu, 1000)
     return Resources(cpu_milli=exact(cpu, 1), memory_bytes=exact(memory, 1), gpu_milli=gpu_milli)
@@ -81,7 +81,7 @@ def queue(name: str, attributes: Case) -> Queue:
 
 
 def snapshot(queues: Mapping[str, Case], total: Resources) -> Snapshot:
-    """Build a cluster without nodes or groups, in which the queues hold and want what the case says."""
+    """Build a cluster without nodes or groups, whose queues hold and request the amounts of the case."""
     table = NodeTable.of(())
     return Snapshot(
         version=1,

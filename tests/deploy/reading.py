@@ -1,4 +1,4 @@
-"""What several tests read from manifests: the pod, its variables, and the settings that they are."""
+"""Shared readers of manifests: the pod, its variables, and the settings that they are."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def pod_of(items: list[Object]) -> Object:
 
 
 def workload_of(items: list[Object], name: str = "leeboard") -> Object:
-    """Return what makes the pods of Leeboard, or of its agents (`leeboard-agent`)."""
+    """Return the workload of Leeboard, or of its agents (`leeboard-agent`)."""
     (workload,) = [
         item for item in items if item["kind"] in {"Deployment", "DaemonSet"} and item["metadata"]["name"] == name
     ]

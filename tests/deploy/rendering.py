@@ -1,6 +1,6 @@
-"""`make manifests`: writes what follows from the chart, for those without Helm; tests see that it is up to date.
+"""`make manifests`: writes the files generated from the chart, for users without Helm; tests check them.
 
-The chart is the one source of `deploy/kustomize/`, `scheduler-config/` and `deploy/default-queues.yaml`; the settings
+The chart is the one source of `deploy/kustomize/`, `scheduler-config/` and `deploy/default-queues.yaml`. The settings
 in its `values.schema.json` follow from `app/settings.py`.
 """
 
@@ -55,7 +55,7 @@ THE_CHARTS_OWN = frozenset(
         "evict_overuse_after_s",
     }
 )
-"""Settings that follow from other values, so that nobody sets them against those."""
+"""Settings that follow from other values, so that they cannot contradict those."""
 
 OF_THE_AGENTS_POD = frozenset({"node_name", "kubeconfig", "pod_resources_socket", "proc_root"})
 """The same of the agent's settings."""
@@ -91,7 +91,7 @@ metadata:
 
 
 class ChartError(RuntimeError):
-    """Helm did not take the chart or its values; the message is Helm's."""
+    """Helm rejected the chart or its values; the message is Helm's."""
 
 
 @cache
@@ -123,7 +123,7 @@ def scheduler_config(manifests: str) -> str:
 
 
 def files() -> Mapping[Path, str]:
-    """Return every file that follows from the chart, with its text."""
+    """Return every file generated from the chart, with its text."""
     wanted = {SCHEMA: _schema()}
     for form in FORMS:
         manifests = rendered(form=form)
@@ -153,14 +153,14 @@ def _schema() -> str:
 
 
 def _variables(model: Mapping[str, Any], prefix: str, left_out: frozenset[str]) -> dict[str, Any]:
-    """Return what each environment variable of some settings may be."""
+    """Return the possible values of each environment variable of some settings."""
     named = model.get("$defs", {})
     fields = {name: field for name, field in model["properties"].items() if name not in left_out}
     return {f"{prefix}{name.upper()}": _setting(field, named) for name, field in fields.items()}
 
 
 def _setting(field: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an environment variable may be: lists are written with commas, and unset means not there."""
+    """Return the possible values of an environment variable: lists are written with commas, and unset means absent."""
     reference = field.get("$ref", "").rpartition("/")[2]
     if reference:
         field = {"enum": named[reference]["enum"], "description": field["description"]}
@@ -174,7 +174,7 @@ def _setting(field: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, An
 
 
 def _without_helm(manifests: str) -> str:
-    """Leave out the labels that call Helm the owner."""
+    """Leave out the labels that name Helm as the owner."""
     lines = manifests.splitlines(keepends=True)
     return "".join(line for line in lines if not line.lstrip().startswith(tuple(each.lstrip() for each in OF_HELM)))
 

@@ -1,4 +1,4 @@
-"""What the Dockerfile promises to the chart; whether it can be built shows where there is a container engine."""
+"""The promises of the Dockerfile to the chart; a container engine would show whether it can be built."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""What the chart makes of its values: rights, admission, ports and the configuration of kube-scheduler."""
+"""The rendered rights, admission, ports and configuration of kube-scheduler for values of the chart."""
 
 import base64
 import json
@@ -349,11 +349,11 @@ def test_selectors_of_leeboard_select_no_agent() -> None:
         assert labels.items() <= _labels_of_pods("leeboard").items()
 
 
-# What tenants write on owners of pods
+# Fields of tenants on owners of pods
 
 
 CLUSTER_WIDE = {"nodes", "priorityclasses", "queues", "topologies", "gpunodes"}
-"""What no tenant writes."""
+"""Kinds that no tenant writes."""
 
 
 @pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
@@ -519,7 +519,7 @@ def _granted(items: Iterator[Object]) -> Iterator[Right]:
 
 
 def _written(items: list[Object], policy: str) -> Iterator[tuple[str, str]]:
-    """Return each kind, by group and plural, of which a policy sees what is created and what is updated."""
+    """Return each kind, by group and plural, whose creations and updates a policy checks."""
     (found,) = [item for item in items if (item["kind"], _name(item)) == ("ValidatingAdmissionPolicy", policy)]
     for rule in found["spec"]["matchConstraints"]["resourceRules"]:
         if rule["operations"] == ["CREATE", "UPDATE"] and rule["apiVersions"] in (["*"], ["v1"]):
@@ -527,7 +527,7 @@ def _written(items: list[Object], policy: str) -> Iterator[tuple[str, str]]:
 
 
 def _ours(items: list[Object]) -> Iterator[Object]:
-    """Return what is granted to Leeboard itself, among the rest."""
+    """Return the rights of Leeboard itself."""
     return (item for item in items if not _component_of(item) and not _is_aggregated(item))
 
 
@@ -542,7 +542,7 @@ def _is_about_new_pods(webhook: Object) -> bool:
 
 
 def _component_of(item: Object) -> str:
-    """Return whose an object is, empty when it is Leeboard's own."""
+    """Return the component of an object, empty when it is Leeboard's own."""
     return str(item["metadata"].get("labels", {}).get("app.kubernetes.io/component", ""))
 
 

@@ -1,4 +1,4 @@
-"""What the chart makes of its values: the pods, those of `helm test` too."""
+"""The rendered pods for values of the chart, including those of `helm test`."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a person can write into the chart's values, and what is said of what is wrong."""
+"""The values that a user can set in the chart, and the messages about wrong ones."""
 
 import json
 import re
@@ -110,7 +110,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _leaves(values: Mapping[str, Any]) -> list[str]:
-    """Return the keys that hold no further keys of ours: resources are one value."""
+    """Return the keys without further keys of ours: resources are one value."""
     leaves = []
     for key, value in values.items():
         nested = isinstance(value, dict) and value and key != "resources"

@@ -1,4 +1,4 @@
-"""Builders: owners of pods as their API servers store them, and the pods that they have made."""
+"""Builders: owners of pods as their API servers store them, and the pods of these owners."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -46,14 +46,14 @@ def pod(
     by: Owner | None = None,
     **more: Any,
 ) -> Pod:
-    """Build a pod of the default queue with what grouping looks at of it."""
+    """Build a pod of the default queue with the fields that grouping reads."""
     origin = Origin(by.ref if by else None, labels, annotations)
     queue = QueueName(labels.get(QUEUE, "default-queue"))
     return given.pod(name, queue=queue, origin=origin, created_at=9.0, **more)
 
 
 def chain(*owners: Owner, known: Iterable[Owner] = (), siblings: Iterable[Pod] = ()) -> Chain:
-    """Build a chain from the pod's own owner up, in a namespace in which `known` are there too."""
+    """Build a chain from the pod's own owner up, in a namespace in which `known` exist too."""
     objects = {(one.ref.kind, one.ref.name): one for one in known}
     others = tuple(siblings)
     return Chain(owners=owners, find=lambda kind, name: objects.get((kind, name)), siblings=lambda: others)
@@ -85,7 +85,7 @@ def replicated(name: str, *, replicas: Any = 1, **job_spec: Any) -> Raw:
 
 
 def kubeflow(kind: str, field: str, *, api: str = "kubeflow.org/v1", more: Raw | None = None, **roles: Any) -> Owner:
-    """Build a training job with so many replicas of each role; a role may be a whole replica spec."""
+    """Build a training job with this number of replicas of each role; a role may be a whole replica spec."""
     specs = {
         role: {"replicas": one, "template": {}} if not isinstance(one, dict) else one for role, one in roles.items()
     }
@@ -134,7 +134,7 @@ def ray_pod(group: str = "headgroup") -> Pod:
 
 
 def lws(size: Any = 4, *, policy: str | None = None, segments: Raw | None = None, **more: Any) -> Owner:
-    """Build a LeaderWorkerSet whose replicas have so many pods."""
+    """Build a LeaderWorkerSet whose replicas have this number of pods."""
     template: Raw = {"size": size, "workerTemplate": {"metadata": {"annotations": dict(more.pop("workers", {}))}}}
     if segments is not None:
         template["subGroupPolicy"] = segments

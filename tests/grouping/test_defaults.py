@@ -1,4 +1,4 @@
-"""What administrators write about kinds: KAI's list of types."""
+"""The defaults of administrators for kinds: KAI's list of types."""
 
 import pytest
 

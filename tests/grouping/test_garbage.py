@@ -1,4 +1,4 @@
-"""Whatever JSON an owner consists of, its pods get a PodGroup that can be read."""
+"""Whatever JSON an owner consists of, its pods get a readable PodGroup."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ SAID: dict[str, list[Any]] = {
 
 @st.composite
 def owners(draw: st.DrawFn, kind: str) -> Owner:
-    """Build an owner of anything, most of it under names that its row reads."""
+    """Build an owner of any content, most of it under names that its row reads."""
     names = SAID.get(kind.rpartition(" ")[2], list(FIELDS))
     spec = draw(JSON | st.dictionaries(st.sampled_from(names), JSON, max_size=4))
     return owner(kind, "gang", annotations=draw(FEW_TEXTS), spec=spec, status=draw(JSON))

@@ -1,4 +1,4 @@
-"""Grove and Knative: the owner of the pods stands for another object, which says what belongs together."""
+"""Grove and Knative: the owner of the pods stands for another object, which defines the gang."""
 
 from typing import Any
 

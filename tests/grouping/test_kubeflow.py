@@ -1,4 +1,4 @@
-"""Training jobs and JobSets: how many of their pods start together, and in which parts."""
+"""Training jobs and JobSets: how many of their pods start together, and in which sub-groups."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""LeaderWorkerSets: one group a replica, of a leader and its workers."""
+"""LeaderWorkerSets: one PodGroup per replica, of a leader and its workers."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Ray: a head and its groups of workers, whatever has made the RayCluster."""
+"""Ray: a head and its worker groups, whatever object has created the RayCluster."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every row of the table: what becomes of a pod with such an owner."""
+"""Every row of the table: the PodGroup of a pod with such an owner."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any

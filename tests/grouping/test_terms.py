@@ -1,4 +1,4 @@
-"""On what terms a group's pods are charged: what its owner says, then the pod, then administrators."""
+"""The terms of a group's pods: those of its owner, then of the pod, then of the administrators."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which owner decides about a pod: the top one, or the one below it, or nobody."""
+"""Which owner decides about a pod: the topmost, or the one below it, or none."""
 
 from dataclasses import replace
 

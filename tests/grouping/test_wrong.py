@@ -1,4 +1,4 @@
-"""What owners write that cannot be used: one sentence says what to change, and the pods stay together."""
+"""Unusable fields of owners: one sentence says what to change, and the pods stay together."""
 
 import pytest
 

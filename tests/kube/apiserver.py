@@ -1,4 +1,4 @@
-"""A fake API server: each request takes the next answer of a script, and is kept to be looked at."""
+"""A fake API server: each request gets the next answer of a script, and is recorded."""
 
 import asyncio
 import ssl
@@ -23,7 +23,7 @@ from app.model.seam import PodRef, RawObject
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 POD = PodRef(namespace="default", name="p", uid=PodUid("u1"))
 BRIEF = TransportLimits(connect_within_s=0.2, answer_within_s=0.1, page_within_s=0.1, silence_s=0.1, renew_every_s=0.0)
-"""Deadlines that a test can wait for."""
+"""Short deadlines for tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,10 @@ async def listening(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Asy
 
 
 class Pauses(list[float]):
-    """A sleep that only notes how long it was asked to be."""
+    """A sleep that only records its requested durations."""
 
     async def __call__(self, pause_s: float) -> None:
-        """Let others run once."""
+        """Let other tasks run once."""
         self.append(pause_s)
         await asyncio.sleep(0)
 
@@ -112,7 +112,7 @@ def kubeconfig(url: str, folder: Path, *, token: str = "first", **cluster: str) 
 
 
 async def connected(path: Path, *, pauses: Pauses | None = None, limits: TransportLimits = BRIEF) -> KubeCluster:
-    """Connect with short deadlines, sleepless and with a chance that repeats itself."""
+    """Connect with short deadlines, without sleeps and with a repeatable random generator."""
     credentials = Credentials(kubeconfig=str(path))
     transport = Transport(credentials, await credentials.read(), limits)
     return KubeCluster(transport, sleep=pauses if pauses is not None else Pauses(), chance=Random(1))
@@ -130,7 +130,7 @@ def says(body: object, *, code: int = 200, **headers: str) -> Answer:
 
 
 def refuses(code: int, message: str = "no", *, cause: str = "", field: str = "", **headers: str) -> Answer:
-    """Answer with a Status as the real one writes it."""
+    """Answer with a Status as the real server writes it."""
     return says(status(code, message, cause=cause, field=field), code=code, **headers)
 
 
@@ -167,7 +167,7 @@ def lists(*objects: object, version: str = "10", more: str = "") -> Answer:
 
 
 def streams(*chunks: bytes, then: Callable[[web.Request], Awaitable[object]] | None = None) -> Answer:
-    """Answer with a watch stream; it ends well unless `then` says otherwise."""
+    """Answer with a watch stream; it ends normally unless `then` says otherwise."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -182,7 +182,7 @@ def streams(*chunks: bytes, then: Callable[[web.Request], Awaitable[object]] | N
 
 
 def pod(name: str, version: str = "1") -> dict[str, Any]:
-    """Build what little of a pod a watch looks at."""
+    """Build the few fields of a pod that a watch reads."""
     return {"metadata": {"name": name, "resourceVersion": version}}
 
 
@@ -192,5 +192,5 @@ def line(kind: str, body: object) -> bytes:
 
 
 def whole(raw: RawObject) -> RawObject:
-    """Keep all of an object, for tests that look at what has arrived."""
+    """Keep all of an object, for tests that check what has arrived."""
     return raw

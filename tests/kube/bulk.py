@@ -1,4 +1,4 @@
-"""A fake API server with a whole cluster in it: every kind is listed in pages, then watched in silence."""
+"""A fake API server with a whole cluster in it: every kind is listed in pages, then watched without events."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,11 +10,11 @@ from app.model.seam import RawObject, Resource
 from tests.kube.apiserver import listening, lists, says, silent, streams
 
 Stock = Mapping[Resource | str, tuple[int, Callable[[int], RawObject]]]
-"""How many objects there are of a kind, or at a path, and what makes the one of a number."""
+"""The number of objects of a kind, or at a path, and the builder of one by its number."""
 
 JOBS = "apis/batch/v1/jobs"
 SERVED: RawObject = {"resources": [{"name": "jobs", "kind": "Job", "namespaced": True, "verbs": ["list", "watch"]}]}
-"""What discovery tells of the only kind that owns pods here."""
+"""The discovery answer about the only kind that owns pods here."""
 
 NOTHING: tuple[int, Callable[[int], RawObject]] = (0, lambda _: {})
 
@@ -55,7 +55,7 @@ def heavy_job(number: int) -> RawObject:
 
 
 def heavy_pod(number: int) -> RawObject:
-    """Build a bound pod as heavy as real ones: 6 kB of JSON, most of which nobody here reads."""
+    """Build a bound pod as large as real ones: 6 kB of JSON, most of which is not read here."""
     resources = {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "1"}
     mount = {"name": "token", "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
     container = {

@@ -1,4 +1,4 @@
-"""Writes against a fake API server: what is sent, and what each answer or fault is called."""
+"""Writes against a fake API server: the request, and the error for each answer or failure."""
 
 import asyncio
 import socket

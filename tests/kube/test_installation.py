@@ -1,4 +1,4 @@
-"""What is sent for the Secret and the webhook configurations, and what each answer is called."""
+"""The requests for the Secret and the webhook configurations, and the error for each answer."""
 
 from base64 import b64encode
 from collections.abc import AsyncIterator

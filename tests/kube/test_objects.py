@@ -1,4 +1,4 @@
-"""Objects of any kind against a fake API server: where they are, in which form they are asked for, what is written."""
+"""Objects of any kind against a fake API server: their paths, the requested form, and the writes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -34,7 +34,7 @@ A = line("ADDED", pod("a", "11"))
 
 
 def serves(*names: str, verbs: tuple[str, ...] = ("get", "list", "watch")) -> object:
-    """Build what discovery says of an API version: a kind is its plural's first letters, capitalised."""
+    """Build the discovery answer about an API version: a kind is its plural's first letters, capitalised."""
     return {"resources": [{"name": name, "kind": name.removesuffix("s").title(), "verbs": verbs} for name in names]}
 
 
@@ -164,7 +164,7 @@ async def test_a_kind_that_is_not_installed_is_denied_at_once_and_found_later(
 async def test_a_kind_that_may_not_be_read_is_denied_when_that_is_sure(
     server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
 ) -> None:
-    # An API server that has just started knows neither roles nor custom kinds for a moment.
+    # For a moment a new API server knows neither roles nor custom kinds.
     server.will(*[refuses(403, "jobs is forbidden")] * 4, lists())
 
     events = await first(5, cluster.follow(JOBS, whole, depth=Depth.METADATA))

@@ -1,4 +1,4 @@
-"""Lists of the largest objects: no page is larger than what may be read at once, and none is left out."""
+"""Lists of the largest objects: no page is larger than the limit of one read, and none is left out."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ LIMITS = replace(BRIEF, page_objects=16, page_bytes=50_000, line_bytes=30_000, p
 
 
 class Stock:
-    """Pods of some sizes, and how many were asked for at a time."""
+    """Pods of some sizes, and how many were requested at a time."""
 
     def __init__(self, *sizes: int) -> None:
         self._pods = [

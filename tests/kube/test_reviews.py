@@ -1,4 +1,4 @@
-"""Questions about rights, versions and kinds, against a fake API server."""
+"""Reviews of rights, versions and kinds, against a fake API server."""
 
 from pathlib import Path
 

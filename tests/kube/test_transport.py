@@ -1,4 +1,4 @@
-"""What of a write is sent when the program was stopped in the midst of it."""
+"""Which part of a write is sent when the program was stopped during it."""
 
 import pytest
 from aiohttp.abc import AbstractStreamWriter
@@ -7,7 +7,7 @@ from app.kube.transport import PromptBody
 
 
 class Wire(AbstractStreamWriter):
-    """Remembers what was sent."""
+    """Records what was sent."""
 
     def __init__(self) -> None:
         self.sent = b""

@@ -1,4 +1,4 @@
-"""Watches against a fake API server: each fault ends in a whole list or goes on where it stopped."""
+"""Watches against a fake API server: after each failure there is a whole list, or the watch continues."""
 
 import asyncio
 from collections import Counter
@@ -57,7 +57,7 @@ async def first(count: int, events: AsyncGenerator[WatchEvent[T], None]) -> list
 
 
 def asked(server: FakeApiServer) -> list[str]:
-    """Tell each request in a word: `list`, or the resourceVersion a watch began at."""
+    """Return each request as a word: `list`, or the resourceVersion at which a watch began."""
     return [seen.query.get("resourceVersion", "list") for seen in server.seen]
 
 
@@ -150,7 +150,7 @@ async def test_other_tasks_run_between_slices_of_a_burst_of_events(
     others.cancel()
 
     assert events == [Listed([]), *(Changed(f"p{each}") for each in range(number))]
-    # What is left of one read and the beginning of the next may come together.
+    # The rest of one read and the beginning of the next may arrive together.
     assert max(kept.values()) <= 2 * max(1, min(SLICE, SLICE_BYTES // len(lines[-1])))
 
 

@@ -1,4 +1,4 @@
-"""Results as a bench would have them, made up."""
+"""Invented results of a bench."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def figures(pods_per_s: float = 300.0, **more: object) -> Figures:
 
 
 def run(contender: str, pods_per_s: float = 300.0, *, scenario: str = "lone", number: int = 1, **more: object) -> Run:
-    """Build a run that did all its 3,000 pods; `more` are other figures."""
+    """Build a run that bound all its 3,000 pods; `more` are other figures."""
     return Run(
         scenario=scenario,
         contender=contender,
@@ -39,7 +39,7 @@ def run(contender: str, pods_per_s: float = 300.0, *, scenario: str = "lone", nu
 
 
 def failed(contender: str, failure: str, *, scenario: str = "lone", bound: int = 0) -> Run:
-    """Build a run that came so far and no further."""
+    """Build a run that stopped at this point."""
     partial = replace(FIGURES, pods_per_s=None) if bound else None
     return Run(
         scenario=scenario, contender=contender, number=1, pods=3000, bound=bound, failure=failure, figures=partial

@@ -1,4 +1,4 @@
-"""What the bench gives as made by admission is what admission makes of the same pods."""
+"""The pods that the bench presents as changed by admission are those that admission makes of the same pods."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ CONTENDERS: Mapping[str, Contender] = {one.name: one for one in ours()}
 
 
 def given(name: str, batch: Batch) -> list[Object]:
-    """Return the pods that a contender is given."""
+    """Return the pods that a contender gets."""
     return [item for item in CONTENDERS[name].work(batch) if item["kind"] == "Pod"]
 
 
 def stored(pods: Sequence[Object]) -> list[Object]:
-    """Return what admission makes of new pods, one after another, where eight GPUs are free on one node."""
+    """Return the pods that admission makes of new pods, one after another, with eight free GPUs on one node."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(_stored(pods))
 

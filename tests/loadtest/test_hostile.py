@@ -1,4 +1,4 @@
-"""The bench of hostile clients makes its attacks and sees what becomes of others; figures are the bench's own."""
+"""The bench of hostile clients attacks, and measures the effect on other clients; figures are the bench's own."""
 
 from pathlib import Path
 

@@ -6,7 +6,7 @@ SINCE_S = 1_780_000_000.0  # 2026-05-28T20:26:40Z
 
 
 def event(verb: str, resource: str, name: str, *, at: str = "20:26:41.500000", **more: Any) -> dict[str, Any]:
-    """Build an audit event; by default a second and a half after the clock began."""
+    """Build an audit event; by default a second and a half after the clock started."""
     part, agent, code = more.get("part"), more.get("agent", "kube-scheduler/v1"), more.get("code", 201)
     reference = {"resource": resource, "namespace": more.get("namespace", "default"), "name": name}
     return {

@@ -50,7 +50,7 @@ def test_interrupted_bench_leaves_a_report(tmp_path: Path, monkeypatch: pytest.M
     def interrupted(_: Bench) -> None:
         raise KeyboardInterrupt
 
-    # Nobody can press Ctrl-C at the right moment of a real one.
+    # No test can press Ctrl-C at the right moment of a real one.
     monkeypatch.setattr(Bench, "run", interrupted)
 
     assert main(["--peers", "none", "--out", str(tmp_path)]) == INTERRUPTED
@@ -60,7 +60,7 @@ def test_interrupted_bench_leaves_a_report(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Unbuilt(KubeScheduler):
-    """A scheduler whose programs cannot be had."""
+    """A scheduler whose programs cannot be built."""
 
     name = "unbuilt"
 

@@ -1,4 +1,4 @@
-"""What the peers of the bench are given: the same pods, each in its own words. Nothing is built and nothing started."""
+"""The input of the bench's peers: the same pods, each in its own form. Nothing is built and nothing started."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def test_all_peers_get_pods_of_the_same_names_and_requests(batch: Batch) -> None
 def test_the_named_version_of_a_peer_is_the_one_pinned_by_its_module(source: Source, version: str) -> None:
     pins = (MODULES / source.name / "go.mod").read_text()
 
-    # Kubernetes 1.34.2 is version v0.34.2 of its libraries; a replacement comes after what it replaces.
+    # Kubernetes 1.34.2 is version v0.34.2 of its libraries; a replacement is listed after what it replaces.
     *_, library = re.findall(r"^\s*k8s\.io/client-go.* v(\S+)", pins, re.MULTILINE)
     assert re.search(rf"^(require|\t)\s*{source.module} {version}$", pins, re.MULTILINE)
     assert library == f"0.{source.kubernetes.partition('.')[2]}"

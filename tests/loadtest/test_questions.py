@@ -1,4 +1,4 @@
-"""What is asked under load is what our wire reads, and no wrong answer passes for a right one."""
+"""Questions under load are readable by our wire format, and no wrong answer is taken for a right one."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def score(node: str, points: object = 0) -> dict[str, object]:
     return {"Host": node, "Score": points}
 
 
-# -- what is asked
+# -- questions
 
 
 def test_pod_is_sent_as_the_informer_of_kube_scheduler_keeps_it() -> None:
@@ -94,7 +94,7 @@ def test_more_names_than_nodes_are_refused_with_numbers() -> None:
         questions.windows(["a", "b"], 3, 1)
 
 
-# -- what is right
+# -- right answers
 
 
 @pytest.mark.parametrize(

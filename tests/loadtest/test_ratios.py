@@ -9,7 +9,7 @@ CEILINGS = Ceilings(deletions=Spread(median=400, low=390, high=410), evictions=S
 
 
 def judged(*runs: Run, ceilings: Ceilings | None = None) -> Mapping[tuple[str, str], tuple[str, Outcome]]:
-    """Return what was measured and the outcome of each budget that was."""
+    """Return the measurements, and the outcome of each measured budget."""
     found = verdicts(rows(runs), ceilings or Ceilings())
     return {
         (one.path, one.budget): (one.measured, one.outcome) for one in found if one.outcome is not Outcome.NOT_MEASURED

@@ -16,7 +16,7 @@ OTHERS = (Others(when="before the release", pods_per_s=20.0, median_s=0.01, p99_
 
 
 def line(text: str, beginning: str) -> str:
-    """Return the one line of a table that begins so."""
+    """Return the one line of a table with this prefix."""
     (found,) = [one for one in text.splitlines() if one.startswith(f"| {beginning} |")]
     return found
 

@@ -1,4 +1,4 @@
-"""What the saturated hour shows, in small: a large gang starts behind streams of small pods."""
+"""The effect of the saturated hour, in small: a large gang starts behind streams of small pods."""
 
 from math import inf
 from random import Random
@@ -14,7 +14,7 @@ END = 1200.0
 
 
 def small(random: Random, queue: str, number: int, at: float) -> Job:
-    """Make a pod of one GPU that runs for five minutes at most, which nothing tells."""
+    """Build a pod of one GPU that runs for at most five minutes, which no field says."""
     return Job(f"{queue}{number}", queue, 1, 1, random.uniform(60, 300), at)
 
 
@@ -36,7 +36,7 @@ def test_a_gang_behind_small_pods_starts_within_ten_minutes(queues: list[Queue],
 
     assert gang.started_at is not None
     assert gang.started_at - CAME_AT <= 600.0
-    # What the wait costs: most GPUs that it needs are idle for some minutes.
+    # The cost of the wait: most GPUs that it needs are idle for some minutes.
     assert figures.idle < most_idle
     assert figures.lost < 0.02
 

@@ -1,4 +1,4 @@
-"""The cluster that `loadtest.scale` measures is what it says: read as a real one is, whole, and nowhere overbooked."""
+"""The cluster of `loadtest.scale` is as described: read like a real one, complete, and nowhere overcommitted."""
 
 from collections import Counter
 

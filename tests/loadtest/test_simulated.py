@@ -1,4 +1,4 @@
-"""The service on the cluster of the load test knows the pods it is asked about, and answers as is expected there."""
+"""The service on the cluster of the load test knows the pods of its calls, and answers as expected."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -12,7 +12,7 @@ NODES = 16
 
 
 def reasons(target: Target) -> list[str]:
-    """Return why each PodGroup waits, as the service tells it."""
+    """Return why each PodGroup is pending, according to the service."""
     waiting = httpx.get(f"{target.operations}/api/v1/podgroups", trust_env=False).json()["items"]
     return [each["why"]["reason"] for each in waiting if each["why"]]
 

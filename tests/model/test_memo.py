@@ -1,4 +1,4 @@
-"""What a table of nodes remembers for the event loop and the threads of the planner at the same time."""
+"""The cache of a table of nodes, used by the event loop and the threads of the planner at the same time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reasons: what a person finds of them in the documents."""
+"""Reasons: their description in the documents."""
 
 import re
 from pathlib import Path

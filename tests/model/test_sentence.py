@@ -1,4 +1,4 @@
-"""A reader is told the names that the reader may see, and no others, however a sentence was put together."""
+"""A reader sees only the names that the reader may see, however a sentence was put together."""
 
 import copy
 import pickle

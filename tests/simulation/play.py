@@ -1,4 +1,4 @@
-"""What the tests of the simulated cluster have in common: time that moves when told, and a loop that settles."""
+"""Shared by the tests of the simulated cluster: a clock that the test moves, and a loop that settles."""
 
 import asyncio
 import heapq
@@ -43,7 +43,7 @@ class ManualClock:
 
 
 async def settle() -> None:
-    """Let every task that can go on do so."""
+    """Let every task run until it waits."""
     for _ in range(TURNS):
         await asyncio.sleep(0)
 

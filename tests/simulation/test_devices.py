@@ -55,7 +55,7 @@ class Stage:
 
     @property
     def report(self) -> GpuNode:
-        """What Leeboard reads of it."""
+        """The report as Leeboard reads it."""
         return decode.gpu_node(self.published)
 
     @property

@@ -1,4 +1,4 @@
-"""Kinds that the simulated cluster learns of while it runs."""
+"""Kinds that are installed in the simulated cluster while it runs."""
 
 import asyncio
 

@@ -13,7 +13,7 @@ NO = Filtered(names=(), reasons={"n1": "Leeboard(OverLimit): no", "n2": "Leeboar
 
 
 class FakeExtender:
-    """Answers what it is told to, binds in the cluster, and remembers what it was asked."""
+    """Gives the answers of the test, binds in the cluster, and records its calls."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
@@ -160,7 +160,7 @@ async def test_a_refused_nomination_is_followed_by_all_nodes_and_cleared() -> No
     with playing(stage.driver.run()):
         await settle()
 
-    # Its own update of the nomination wakes it once more, as in kube-scheduler; then there is silence.
+    # Its own update of the nomination wakes it once more, as in kube-scheduler; then nothing happens.
     assert [names for _, names in stage.extender.filtered] == [["n1"], ["n1", "n2"], ["n1", "n2"]]
     assert "nominatedNodeName" not in stored(stage.cluster, pod)["status"]
 

@@ -17,7 +17,7 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ns", "name"
 
 
 class FakeService:
-    """Answers each verb with what it is told to, and remembers what came over the wire."""
+    """Gives the answers of the test to each verb, and records the requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}

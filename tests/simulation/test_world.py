@@ -16,7 +16,7 @@ from tests.simulation.play import ManualClock, playing, ref
 
 
 class Consent:
-    """Lets every pod go where it fits, gangs member by member."""
+    """Passes every pod where it fits, gangs member by member."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster

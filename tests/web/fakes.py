@@ -1,4 +1,4 @@
-"""An extender and an inspector that answer what the test told them to."""
+"""An extender and an inspector with the answers of the test."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from app.web.wire import Victims
 
 @dataclass
 class FakeExtender:
-    """Takes the first node offered, unless told otherwise, and remembers what it was asked."""
+    """Chooses the first offered node, unless the test says otherwise, and records its calls."""
 
     answer: FilterAnswer | None = None
     scores: Scores = field(default_factory=dict)
@@ -53,7 +53,7 @@ class FakeExtender:
 
 @dataclass(frozen=True)
 class Known:
-    """One pod as the inspector knows it."""
+    """One pod, as the inspector knows it."""
 
     pod: Pod
     state: str = "Held"
@@ -114,7 +114,7 @@ class FakeInspect:
 
 @dataclass
 class FakePulse:
-    """A watchdog that says what it is told."""
+    """A watchdog with the answers of the test."""
 
     ready: Check = field(default_factory=lambda: Check("event-loop"))
     live: Check = field(default_factory=lambda: Check("watchdog"))

@@ -1,4 +1,4 @@
-"""Serves an app on a real port of loopback for the time of a block, and speaks to it byte by byte."""
+"""Serves an app on a real port of loopback during a block, and sends it raw bytes."""
 
 import asyncio
 import contextlib
@@ -38,14 +38,14 @@ class Wire:
         self._writer = writer
 
     async def send(self, *parts: bytes) -> None:
-        """Write, and stop without complaint when the server has closed on us."""
+        """Write, and stop without an error when the server has closed the connection."""
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 self._writer.write(part)
                 await self._writer.drain()
 
     async def reply(self, *, to_head: bool = False) -> HttpReply:
-        """Read one response; the one to HEAD has no body, whatever length it tells."""
+        """Read one response; the one to HEAD has no body, whatever its length header."""
         async with asyncio.timeout(PATIENCE_S):
             head = await self._reader.readuntil(b"\r\n\r\n")
             status, *lines = head.decode().strip().split("\r\n")

@@ -33,7 +33,7 @@ ADDED = {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "leebo
 
 @dataclass
 class FakeAdmission:
-    """Says what the test told it to, and remembers what it was asked."""
+    """Gives the answers of the test, and records its calls."""
 
     answer: AdmissionAnswer = field(default_factory=Admitted)
     breaks_with: Exception | None = None

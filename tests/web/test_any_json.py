@@ -35,7 +35,7 @@ ALMOST = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Serve from a thread of its own, for hypothesis does not speak asyncio."""
+    """Serve from a thread of its own, because hypothesis does not support asyncio."""
     loop = asyncio.new_event_loop()
     bound = listener(webhooks.application(FakeExtender(), Metrics()), HOST, 0, limits=CONNECTIONS)
     running = loop.create_task(bound.run())

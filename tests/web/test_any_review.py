@@ -1,4 +1,4 @@
-"""Whatever is posted to admission, the answer is a review with the request's uid, or a problem, never a fault."""
+"""Whatever is posted to admission, the answer is a review with the request's uid, or a problem, never a failure."""
 
 import asyncio
 import http.client
@@ -41,7 +41,7 @@ JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(KEY
 
 
 def either(right: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
-    """Draw what should be there, or anything."""
+    """Draw the expected value, or any other."""
     return right | JSON
 
 
@@ -88,7 +88,7 @@ DEEP = "so deep"
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Serve from a thread of its own, for hypothesis does not speak asyncio."""
+    """Serve from a thread of its own, because hypothesis does not support asyncio."""
     loop = asyncio.new_event_loop()
     judge = Admission(ClusterCache(), FakeEntrance(), Settings(markers=frozenset({ASK_MARKER})), freshness=Told())
     bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=CONNECTIONS)

@@ -1,4 +1,4 @@
-"""Who may read metrics and the read API, and what of it: over a real socket, with an API server that the test plays."""
+"""The rights to read metrics and the read API: over a real socket, with an API server that the test plays."""
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ from tests.web.fakes import FakeInspect, FakePulse, Known
 from tests.web.served import HttpReply, Served, get, serving
 
 SECRET = "secret"
-"""What every name of the other tenant begins with."""
+"""The prefix of every name of the other tenant."""
 MINE, THEIRS = "mine", f"{SECRET}-team"
 
 
@@ -36,13 +36,13 @@ def may_list(namespace: str) -> Right:
 
 @dataclass
 class Authority:
-    """Knows these tokens and these rights, and counts what it is asked."""
+    """Knows these tokens and these rights, and counts its calls."""
 
     rights: Mapping[str, Collection[Right]] = field(default_factory=dict)
     """By the name of the user, which is also their token."""
     down: bool = False
     fails_after: int = 1_000_000
-    """Reviews of rights that it answers."""
+    """The number of reviews of rights that it answers."""
     tokens: list[str] = field(default_factory=list)
     reviews: list[tuple[str, Right]] = field(default_factory=list)
 
@@ -86,11 +86,11 @@ async def asked(served: Served, path: str, token: str = "tenant") -> HttpReply: 
 
 @pytest.fixture(autouse=True)
 def _without_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is counted here does not depend on it.
+    # The counts here do not depend on it.
     monkeypatch.setattr(callers, "REST_S", 0.0)
 
 
-# -- who
+# -- authentication
 
 
 PATHS = ["/metrics", "/api/v1/queues", "/api/v1/podgroups", "/api/v1/gpus", "/api/v1/pods/a/b", "/api/v1/why/a/b"]
@@ -155,7 +155,7 @@ async def test_an_api_server_that_does_not_answer_is_reported() -> None:
     assert b"no API server" in reply.body
 
 
-# -- what
+# -- authorization
 
 
 def pod(name: str, *, namespace: str, gpus: int = 1) -> Pod:

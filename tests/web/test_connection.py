@@ -1,4 +1,4 @@
-"""What leaves a connection in one piece."""
+"""Writes that a connection sends in one piece."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from app.web.connection import Joined
 
 
 class Recorded(asyncio.Transport):
-    """Keeps what was sent together, and that it was closed."""
+    """Records what was sent together, and that it was closed."""
 
     def __init__(self) -> None:
         super().__init__({"peername": "caller"})

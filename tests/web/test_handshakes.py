@@ -1,4 +1,4 @@
-"""Crowds before a TLS port: who never shakes hands costs little, and keeps nobody else out."""
+"""Many clients on a TLS port: a client that never finishes its handshake costs little, and blocks no other client."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ CROWD = 3000
 
 @contextlib.asynccontextmanager
 async def crowd(port: int, *, of: int, saying: bytes = HALF_A_HELLO) -> AsyncIterator[list[socket.socket]]:
-    """Open connections that never get any further, while the server goes on."""
+    """Open connections that never continue, while the server runs on."""
     clients = await asyncio.to_thread(lambda: [dallying(port, saying) for _ in range(of)])
     try:
         yield clients
@@ -40,7 +40,7 @@ def dallying(port: int, saying: bytes) -> socket.socket:
 
 
 def is_open(client: socket.socket) -> bool:
-    """Return whether the server has not hung up, whatever it has said before."""
+    """Return whether the server has not closed the connection, whatever it has sent before."""
     client.settimeout(0)
     try:
         while client.recv(4096):
@@ -54,7 +54,7 @@ def is_open(client: socket.socket) -> bool:
 
 @contextlib.asynccontextmanager
 async def halfway(port: int, client: ssl.SSLContext) -> AsyncIterator[socket.socket]:
-    """Say hello, hear the server's own, and leave it at that."""
+    """Send the client hello, read the server's answer, and stop."""
     hello = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         client.wrap_bio(ssl.MemoryBIO(), hello, server_hostname=HOST).do_handshake()
@@ -92,7 +92,7 @@ async def test_a_slow_handshake_is_closed_for_a_waiting_client(monkeypatch: pyte
     async with serving(tls) as port, halfway(port, client) as first, crowd(port, of=20) as others:
         assert await shown(port, client)
         assert not is_open(first)
-        # The honest client came after them, and did not have to wait until they were gone.
+        # The normal client came after them, and did not have to wait until they were gone.
         assert any(map(is_open, others))
 
 
@@ -119,7 +119,7 @@ async def test_waiting_clients_are_closed_with_the_port(monkeypatch: pytest.Monk
 
 
 class Exhausted(socket.socket):
-    """A listening socket of a process that has no room for one more, the first time."""
+    """A listening socket of a process without a free file descriptor, the first time."""
 
     failures = 1
 
@@ -131,7 +131,7 @@ class Exhausted(socket.socket):
 
 
 class Greeting(asyncio.Protocol):
-    """Says something to whoever is in."""
+    """Sends a greeting to every connected client."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # the only kind there is
         transport.write(b"in\n")

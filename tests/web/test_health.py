@@ -1,4 +1,4 @@
-"""Which checks a probe may leave out: a replica that stands by is healthy, although it decides nothing."""
+"""Checks that a probe may exclude: a standby is healthy, although it does not decide."""
 
 from app.model.question import Check
 from app.telemetry import Metrics

@@ -1,4 +1,4 @@
-"""What hostile or broken clients may cost, over real sockets."""
+"""The limits for hostile or broken clients, over real sockets."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def error_of(reply: HttpReply) -> object:
 
 
 async def said_while(wire: Wire, *parts: bytes) -> HttpReply:
-    """Return the reply that comes while the parts are still being sent."""
+    """Return the reply that arrives while the parts are still being sent."""
     sending = asyncio.create_task(wire.send(*parts))
     reply = await wire.reply()
     sending.cancel()
@@ -233,11 +233,11 @@ async def others_are_served(served: Served) -> None:
     assert error_of(await served.ask(post("/bind", BIND))) == ""
 
 
-# -- what costs more than it says
+# -- costs beyond the sent bytes
 
 
 async def cut_off(wire: Wire) -> None:
-    """Read to the end of the connection, whatever is answered before; fails when there is no end."""
+    """Read to the end of the connection, whatever is answered before; fails when it does not end."""
     await wire.is_closed_by_server()
 
 
@@ -309,7 +309,7 @@ async def test_client_that_does_not_read_its_answer_is_disconnected() -> None:
     async def large(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1000000000")]})
         await send({"type": "http.response.body", "body": bytes(32 * MIB), "more_body": True})
-        # Comes back when the client has read, or is gone.
+        # Returns when the client has read, or is gone.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         let_go.set()
 

@@ -1,4 +1,4 @@
-"""A port in a TaskGroup: told before it runs, gone after it was cancelled."""
+"""A port in a TaskGroup: known before it runs, gone after it was cancelled."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ from tests.web.test_webhooks import BIND
 
 
 class SlowExtender(FakeExtender):
-    """Binds when it is told to."""
+    """Binds when the test tells it to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ async def test_cancelled_listener_does_not_wait_for_ever() -> None:
     async with serving(webhooks.application(extender, Metrics()), grace_s=0) as served:
         call = asyncio.create_task(served.ask(post("/bind", BIND)))
         await extender.called.wait()
-    # Still not released: the call was cut short, and kube-scheduler will ask again.
+    # Still not released: the call was cut short, and kube-scheduler calls again.
     assert (await call).status == 500
 
 
@@ -112,7 +112,7 @@ async def _break() -> None:
     raise LookupError
 
 
-# Connections that are told to go
+# Connections that are closed
 
 
 async def test_idle_connections_are_closed_at_once() -> None:
@@ -152,7 +152,7 @@ async def test_a_client_that_connects_after_connections_were_closed_is_answered(
 
 @pytest.mark.parametrize("has_ipv6", [True, False])
 async def test_the_ipv6_wildcard_includes_ipv4(*, has_ipv6: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nothing but the kernel knows whether it has IPv6, so it is answered for.
+    # Only the kernel knows whether it has IPv6, so its answer is replaced.
     if not has_ipv6:
         monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
 

@@ -1,4 +1,4 @@
-"""The OpenAPI documents of the webhooks, which are written by hand, against what really comes and goes."""
+"""The hand-written OpenAPI documents of the webhooks, compared with real calls and answers."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ KEYWORDS = {
     *("type", "const", "enum", "minimum", "maximum", "items"),
     *("properties", "required", "additionalProperties", "description"),
 }
-"""What the documents use of JSON Schema."""
+"""The keywords of JSON Schema that the documents use."""
 
 
 def resolved(document: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -43,7 +43,7 @@ def resolved(document: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[st
 
 
 def faults(document: Mapping[str, Any], part: Mapping[str, Any], body: object) -> list[str]:
-    """Return what in a body does not keep to the schema of a request or of a response."""
+    """Return the violations of the schema of a request or a response in a body."""
     (content,) = resolved(document, part)["content"].values()
     return list(_faults(document, content["schema"], body, "body"))
 
@@ -79,7 +79,7 @@ def _faults_inside(
 
 
 def of_call(path: str, status: int, request: object, reply: object) -> tuple[list[str], list[str]]:
-    """Return what is wrong with a question, and with its answer."""
+    """Return the errors of a question, and of its answer."""
     document = app_of(path).openapi()
     post = document["paths"][path]["post"]
     return faults(document, post["requestBody"], request), faults(document, post["responses"][str(status)], reply)

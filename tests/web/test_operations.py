@@ -103,7 +103,7 @@ async def test_dead_watchdog_makes_liveness_fail(path: str) -> None:
 
 
 class Counted(Collector):
-    """Metrics that note how many threads read them at a time."""
+    """Metrics that record how many threads read them at a time."""
 
     def __init__(self) -> None:
         self.now = self.most = 0

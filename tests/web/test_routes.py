@@ -1,4 +1,4 @@
-"""What each port of webhooks or probes answers to a wrong method or path: never a redirect."""
+"""The answers of each port of webhooks or probes to a wrong method or path: never a redirect."""
 
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
@@ -38,12 +38,12 @@ PAGES = ("/", "/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect", "/met
 
 
 def spelled_otherwise(path: str) -> Iterator[str]:
-    """Yield paths that a careless or hostile client takes for this one."""
+    """Yield paths that a careless or hostile client may use instead of this one."""
     yield from (f"{path}/", f"/{path}", path.upper(), f"{path}%2F", f"{path}/x/..", f"/x/..{path}", f"{path};a=b")
 
 
 async def asked(served: Served, method: str, path: str, body: bytes = b"") -> HttpReply:
-    """Ask once over a connection of its own."""
+    """Send one request over a connection of its own."""
     head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     async with served.connection() as wire:
         await wire.send(head.encode() + body)
@@ -51,7 +51,7 @@ async def asked(served: Served, method: str, path: str, body: bytes = b"") -> Ht
 
 
 def is_problem(reply: HttpReply, status: HTTPStatus, detail: str) -> bool:
-    """Tell whether the status is explained as everywhere else, and leads nowhere."""
+    """Return whether the status is a problem document without a redirect."""
     about = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
     is_said = reply.headers["content-type"] == "application/problem+json" and "location" not in reply.headers
     return is_said and reply.status == status and (not reply.body or reply.json == about)

@@ -1,4 +1,4 @@
-"""Log lines come out whole, in one form, and never hold anybody up."""
+"""Log lines are complete, have one form, and never block a program."""
 
 import io
 import logging
@@ -13,7 +13,7 @@ from app.telemetry.logs import REPEATS, WINDOW_S, Repeats
 
 
 class BlockedStream(io.StringIO):
-    """A full pipe: a write waits until somebody reads."""
+    """A full pipe: a write waits until it is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,14 +26,14 @@ class BlockedStream(io.StringIO):
 
 
 class FullDisk(io.StringIO):
-    """Takes nothing."""
+    """Accepts nothing."""
 
     def write(self, _text: str) -> int:
         raise OSError(28, "No space left on device")
 
 
 class Terminal(io.StringIO):
-    """A stream in front of a person."""
+    """A terminal."""
 
     def isatty(self) -> bool:
         return True

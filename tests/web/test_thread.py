@@ -1,4 +1,4 @@
-"""Listeners in threads of their own: what their clients do, and what the main loop does, is no matter to the others."""
+"""Listeners in threads of their own: neither their clients nor the main loop affect the others."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ PATIENCE_S = 10.0
 
 
 def said(port: int, request: bytes) -> bytes:
-    """Ask over a new connection, without any event loop."""
+    """Send a request over a new connection, without any event loop."""
     with socket.create_connection((HOST, port), PATIENCE_S) as wire:
         wire.sendall(request)
         answer = b""
@@ -36,7 +36,7 @@ def said(port: int, request: bytes) -> bytes:
 
 
 class InThread:
-    """An app that a thread serves for the time of a block."""
+    """An app that a thread serves during a block."""
 
     def __init__(self, app: ASGIApp, limits: ConnectionLimits = CONNECTIONS) -> None:
         self._bound = listener(app, HOST, 0, limits=limits)
@@ -83,7 +83,7 @@ async def test_the_end_of_a_listener_ends_its_task() -> None:
 
 
 class Watching(FakeInspect):
-    """Notes in which threads it is asked."""
+    """Records in which threads it is called."""
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -151,7 +151,7 @@ async def test_reader_with_a_token_gets_an_error_when_the_main_loop_does_not_ans
 
 
 class Unasked:
-    """An API server that no question reaches, since the main loop stands still."""
+    """An API server that no request reaches, since the main loop is blocked."""
 
     async def user_of(self, token: str) -> User | None:
         raise AssertionError(token)

@@ -73,7 +73,7 @@ async def connected(port: int, client: ssl.SSLContext, name: str = HOST) -> Asyn
 
 
 async def shown(port: int, client: ssl.SSLContext, name: str = HOST) -> int:
-    """Connect, ask something, and return the serial number of the certificate that was shown."""
+    """Connect, send a request, and return the serial number of the server's certificate."""
     async with connected(port, client, name) as (wire, handshake):
         await wire.send(get("/livez"))
         assert (await wire.reply()).status == 200
@@ -104,7 +104,7 @@ async def test_no_handshake_fails_while_certificates_and_cas_change() -> None:
     async def ask_on() -> None:
         while coming:
             tls.use(coming.pop())
-            # Others change it meanwhile, in the midst of our handshake.
+            # Others change it meanwhile, during our handshake.
             seen.add(await shown(port, client))
 
     tls.use(certificates[0])
@@ -131,7 +131,7 @@ async def test_a_certificate_with_another_kind_of_key_replaces_the_previous_one_
     async with serving(tls) as port:
         tls.use(signed(ca))
         tls.use(theirs)
-        # A client prefers the other kind, if there is any.
+        # A client prefers the other kind, if there is one.
         assert await shown(port, trusting(ca), "localhost") == theirs.serial
 
 
@@ -182,7 +182,7 @@ async def test_no_session_is_resumed(version: ssl.TLSVersion, ending: str) -> No
 
 
 def asked(port: int, client: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSocket:
-    """Connect with a session to resume, ask something, and read the whole answer."""
+    """Connect with a session to resume, send a request, and read the whole answer."""
     plain = socket.create_connection((HOST, port), PATIENCE_S)
     secured = client.wrap_socket(plain, server_hostname=HOST, session=session)
     secured.sendall(get("/livez"))
@@ -194,11 +194,11 @@ def asked(port: int, client: ssl.SSLContext, session: ssl.SSLSession | None) -> 
 
 
 def closed_in_order(secured: ssl.SSLSocket) -> None:
-    """Say that it ends, and hear the server say so."""
+    """Close the connection in TLS, and read the answer of the server."""
     secured.unwrap()
 
 
-# Clients that have to show a certificate
+# Clients that need a certificate
 
 
 def certified(by: CertificateAuthority, servers: CertificateAuthority, folder: Path) -> ssl.SSLContext:
@@ -253,7 +253,7 @@ async def test_client_certificates_without_any_ca_are_refused(tmp_path: Path) ->
             await shown(port, certified(ca, ca, tmp_path))
 
 
-# Handshakes that come to nothing
+# Failed handshakes
 
 
 async def test_broken_handshakes_are_not_logged_and_affect_no_other_client(caplog: pytest.LogCaptureFixture) -> None:
@@ -278,7 +278,7 @@ async def test_broken_handshakes_are_not_logged_and_affect_no_other_client(caplo
 
 
 async def test_a_client_that_never_finishes_its_handshake_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nobody waits five seconds for a test.
+    # The test does not wait five seconds.
     monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.05)
     tls = LiveTls()
     tls.use(signed(authority()))

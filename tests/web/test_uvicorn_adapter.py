@@ -1,4 +1,4 @@
-"""What the adapter relies on in uvicorn: a failure says to read what changed there before the version is raised."""
+"""The assumptions of the adapter about uvicorn: after a failure, read the changes there before raising the version."""
 
 import ast
 import asyncio
@@ -55,7 +55,7 @@ def test_the_parts_of_uvicorn_that_the_adapter_extends_have_not_changed() -> Non
 
 
 class Line(Recorded):
-    """A connection that can be held up."""
+    """A connection that can be delayed."""
 
     def pause_reading(self) -> None:
         pass
@@ -64,7 +64,7 @@ class Line(Recorded):
 
 
 def held(connection: GuardedConnection) -> tuple[int, int, int]:
-    """Return how many connections there are, requests that run, and requests that wait behind them."""
+    """Return the number of connections, of running requests, and of requests that wait behind them."""
     return len(connection.connections), len(connection.tasks), len(connection.pipeline)
 
 

@@ -1,4 +1,4 @@
-"""A loop that stands still is told of, and ended, by a clock that the test holds."""
+"""A loop that is blocked is reported, and ended, by a clock that the test controls."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from app.web.watchdog import EXIT_CODE, Alarm, Watchdog
 
 @dataclass
 class Noted(Alarm):
-    """Notes what it was told of."""
+    """Records its reports."""
 
     reported: list[float] = field(default_factory=list)
     ends: int = 0
@@ -30,7 +30,7 @@ class Noted(Alarm):
 
 @dataclass
 class Bed:
-    """A watchdog whose time passes in looks of 0.1 s."""
+    """A watchdog whose time passes in steps of 0.1 s."""
 
     now: float = 1000.0
     alarm: Noted = field(default_factory=Noted)

@@ -56,7 +56,7 @@ def counted(metrics: Metrics, verb: Verb, outcome: CallOutcome) -> float | None:
 
 
 def is_protocol_reply(reply: HttpReply) -> bool:
-    """Tell what every reply must have in common."""
+    """Check what every reply must have in common."""
     headers = reply.headers
     return reply.status == 200 and "transfer-encoding" not in headers and headers["content-type"] == "application/json"
 

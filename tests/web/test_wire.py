@@ -1,4 +1,4 @@
-"""What each body means, and what is said to those that mean nothing."""
+"""The meaning of each body, and the messages for invalid ones."""
 
 import orjson
 import pytest

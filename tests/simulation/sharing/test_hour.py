@@ -1,4 +1,4 @@
-"""The deciding parts, the simulated kube-scheduler, kubelets and agents together, for an hour of virtual time."""
+"""Leeboard's components, the simulated kube-scheduler, kubelets and agents together, for an hour of virtual time."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ SHARERS = 0.7
 
 
 class LoopClock:
-    """The actors live in the virtual time of the event loop."""
+    """The actors use the virtual time of the event loop."""
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -45,7 +45,7 @@ class LoopClock:
 
 
 class Leeboard:
-    """Asks the deciding parts as their webhooks would."""
+    """Calls the components as their webhooks would."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -71,7 +71,7 @@ class Leeboard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """A world in which people use GPUs, wholes and parts."""
+    """A world in which users use whole GPUs and shares."""
 
     cluster: SimulatedCluster
     ran: set[str]
@@ -87,7 +87,7 @@ class Play:
         return [each["name"] for each in labelled if each["labels"].get("app") == RESERVATION_APP]
 
     def overfull(self) -> list[str]:
-        """Return the devices of which more is given away than there is, or to somebody beside who has all of it."""
+        """Return the devices that are overcommitted, or shared with a pod that has all of it."""
         parts: Counter[str] = Counter()
         for pod in self.pods:
             annotations = pod["metadata"].get("annotations", {})
@@ -114,7 +114,7 @@ async def playing(work: Sequence[Arrival]) -> AsyncIterator[Play]:
     for name in NODES:
         cluster.create(Resource.NODES, manifests.node(name, gpus=GPUS, cpu=64, labels={MEMORY_LABEL: str(MEMORY_MIB)}))
     devices, play = SimulatedDevices(cluster), Play(cluster=cluster, ran=set())
-    # Without ageing a gang that needs all machines at once may wait for as long as small pods keep coming.
+    # Without ageing a gang that needs all machines at once may wait for as long as small pods are created.
     async with living(cluster=cluster, ageing_s=AGEING_S) as world:
         scheduler = Scheduler(cluster, Leeboard(world), clock)
         actors = (
@@ -135,7 +135,7 @@ async def playing(work: Sequence[Arrival]) -> AsyncIterator[Play]:
 
 
 def traffic(seed: int) -> Iterator[Arrival]:
-    """Yield as much work as three nodes do in less than an hour: parts, wholes, and gangs of either."""
+    """Yield as much work as three nodes do in less than an hour: shares, whole GPUs, and gangs of both."""
     chance = random.Random(seed)
     for number in range(160):
         job = Job(name=f"j{number}", queue="q", cpu=1, runtime_s=chance.randint(20, 240))
