@@ -45,7 +45,7 @@ def loaded(library: Path, furnish: Furnish, monkeypatch: pytest.MonkeyPatch) -> 
         return machine
 
     yield make
-    with pytest.raises(pynvml.NVMLError_Uninitialized):  # whoever opened the driver has closed it
+    with pytest.raises(pynvml.NVMLError_Uninitialized):  # every user of the driver has closed it
         pynvml.nvmlDeviceGetCount()
 
 

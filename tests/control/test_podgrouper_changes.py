@@ -114,7 +114,7 @@ async def test_pods_wait_for_an_owner_again_as_soon_as_its_kind_may_be_read_agai
         async for event in events:
             yield event
 
-    cluster.follow = followed  # type: ignore[method-assign] # somebody takes our right away, and gives it back
+    cluster.follow = followed  # type: ignore[method-assign] # an administrator revokes our right, and grants it again
     async with living(cluster=cluster) as world:
         other = training(cluster, workers=1)
         workers(cluster, other, 9)

@@ -55,7 +55,7 @@ def _finish(result: asyncio.Future[T], work: Callable[[], T]) -> None:
         return
     try:
         result.set_result(work())
-    except Exception as error:  # noqa: BLE001 # whatever the thread raises belongs to whoever waits for it
+    except Exception as error:  # noqa: BLE001 # an error of the thread is raised in its caller
         result.set_exception(error)
 
 

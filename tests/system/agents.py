@@ -41,7 +41,7 @@ class Agents:
             self._publish(node, status)
         except httpx.TransportError:
             return False
-        except Exception as failure:  # noqa: BLE001 - a thread's error is raised where somebody sees it
+        except Exception as failure:  # noqa: BLE001 - a thread's error is raised in the test
             self.failures.append(failure)
         return True
 

@@ -82,7 +82,7 @@ class Following:
             except (httpx.TransportError, httpx.HTTPStatusError):
                 # The API server is unavailable for a moment.
                 self._ending.wait(0.05)
-            except Exception as broken:  # noqa: BLE001 - a thread's error is raised where somebody sees it
+            except Exception as broken:  # noqa: BLE001 - a thread's error is raised in the test
                 self._broken = broken
                 return
 

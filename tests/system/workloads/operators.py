@@ -94,7 +94,7 @@ class Operators:
                 # The API server is unavailable for a moment.
                 self._changed.set()
                 self._ending.wait(0.05)
-            except Exception as broken:  # noqa: BLE001 - a thread's error is raised where somebody sees it
+            except Exception as broken:  # noqa: BLE001 - a thread's error is raised in the test
                 self._broken = broken
                 return
 
