@@ -264,7 +264,7 @@ async def test_a_gpu_made_ready_for_a_pod_that_is_deleted_before_its_binding_is_
         assert (a.reservations(), gpu_is_free(world, "a")) == ([], 1)
 
 
-async def test_a_pod_created_meanwhile_gets_that_gpu() -> None:
+async def test_a_pod_created_before_that_removal_gets_the_prepared_gpu() -> None:
     async with machines("a", gpus=2) as (world, (a,)):
         pod = sharer(world, "pod")
         await passes(2)

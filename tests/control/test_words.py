@@ -22,7 +22,7 @@ FULL = refusal("It is behind 1 PodGroup: no node has room.").with_victims(OF_VIC
 
 
 @pytest.mark.parametrize("order", sorted(set(permutations("ssff"))), ids="".join)
-def test_the_full_plan_of_a_state_has_the_final_message(order: tuple[str, ...]) -> None:
+def test_the_message_of_the_full_plan_of_a_state_is_final(order: tuple[str, ...]) -> None:
     words = Words()
 
     for plan in order:

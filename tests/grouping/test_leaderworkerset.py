@@ -75,7 +75,9 @@ def test_a_leader_starts_alone_if_its_workers_are_created_where_it_runs() -> Non
     ("segments", "of_leader"),
     [({"subGroupSize": 2}, [("segment-0", "", 2), ("leader", "segment-0", 1)]), (WITHOUT_LEADER, [("leader", "", 1)])],
 )
-def test_such_a_leader_starts_alone_in_segments_too(segments: dict[str, Any], of_leader: list[Part]) -> None:
+def test_a_leader_whose_workers_are_created_where_it_runs_starts_alone_in_segments_too(
+    segments: dict[str, Any], of_leader: list[Part]
+) -> None:
     found = grouped(lws(5, policy="LeaderReady", segments=segments))
 
     assert (parts(found), found.subgroup, read(found).min_member) == (

@@ -73,7 +73,7 @@ def told(*each: int) -> Amounts:
         ((), None, None),
     ],
 )
-def test_the_lowest_rank_is_chosen_or_the_nominated_node_at_the_same_step(
+def test_the_node_of_the_lowest_rank_is_chosen_or_the_nominated_node_at_the_same_step(
     each: tuple[int, ...], nominated: int | None, chosen: int | None
 ) -> None:
     assert ranks.best(told(*each), nominated) == chosen
