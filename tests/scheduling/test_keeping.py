@@ -27,7 +27,9 @@ NOW = 1000.0
 ONLY_ALLOCATE = Policy(actions=(Action.ALLOCATE,))
 
 
-def torn(size: int, *, bound: Sequence[str] = ("a",), gpus: int = 1, queue: str = "t", **more: Any) -> PodGroup:
+def partially_bound(
+    size: int, *, bound: Sequence[str] = ("a",), gpus: int = 1, queue: str = "t", **more: Any
+) -> PodGroup:
     """Build a gang of `size` pods, with pods bound on the nodes `bound`."""
     running = [
         given.placed(given.pod(f"bound-{index}", gpus=gpus, gang="torn", queue=queue), node)
@@ -59,7 +61,7 @@ def both(snapshot: Snapshot, *, now: float = NOW) -> list[Plan]:
 def test_a_gang_that_never_fits_does_not_block_the_deserved_share_of_another_queue() -> None:
     nodes = [given.node(f"n{index:02}") for index in range(20)]
     queues = [given.queue("t"), given.queue("owner", deserved=160)]
-    gang = torn(400, bound=["n00"], created_at=-1.0, stale_grace_s=FOREVER_S)
+    gang = partially_bound(400, bound=["n00"], created_at=-1.0, stale_grace_s=FOREVER_S)
     owed = waiting(32, "owner", gpus=4)
 
     for found in both(given.snapshot(nodes, queues, [gang, *owed])):
@@ -78,7 +80,7 @@ def crowded(gang: PodGroup, *more: PodGroup, queues: list[Queue] | None = None) 
 
 
 def test_room_for_the_rest_of_a_gang_is_kept_from_queues_that_hold_their_deserved_share() -> None:
-    gang, others = torn(3), waiting(2, "other")
+    gang, others = partially_bound(3), waiting(2, "other")
 
     for found in both(crowded(gang, *others)):
         assert (found.starts, found.kept_for) == ((), frozenset({gang.key}))
@@ -86,7 +88,7 @@ def test_room_for_the_rest_of_a_gang_is_kept_from_queues_that_hold_their_deserve
 
 
 def test_a_queue_below_its_deserved_share_gets_the_room_kept_for_a_gang_of_another_queue() -> None:
-    gang, owed = torn(3), waiting(2, "owed")
+    gang, owed = partially_bound(3), waiting(2, "owed")
 
     for found in both(crowded(gang, *owed, *waiting(2, "other"))):
         assert started(found) == [owed[0].key]
@@ -94,14 +96,14 @@ def test_a_queue_below_its_deserved_share_gets_the_room_kept_for_a_gang_of_anoth
 
 
 def test_a_queue_below_its_deserved_share_gets_kept_room_whatever_the_priority_of_the_gang() -> None:
-    gang, owed = torn(3, priority=90), waiting(1, "owed")
+    gang, owed = partially_bound(3, priority=90), waiting(1, "owed")
 
     for found in both(crowded(gang, *owed)):
         assert started(found) == [owed[0].key]
 
 
 def test_a_search_for_a_queue_below_its_deserved_share_counts_room_kept_for_another() -> None:
-    gang = torn(3)
+    gang = partially_bound(3)
     owed = given.group(given.pod("owed", gpus=2, queue="owed"))
     rest = [running("a", "firm", gpus=3), running("b", "firm", gpus=2)]
     victim = given.group(running=[given.placed(given.pod("victim", queue="other"), "b")])
@@ -113,7 +115,7 @@ def test_a_search_for_a_queue_below_its_deserved_share_counts_room_kept_for_anot
 
 
 def test_room_is_kept_for_a_gang_without_room_now_after_a_failed_search() -> None:
-    gang = torn(2)
+    gang = partially_bound(2)
     full = [running("a", "firm", gpus=3), running("b", "firm", gpus=4)]
     snapshot = given.snapshot(NODES, QUEUES, [gang, *full])
 
@@ -124,7 +126,7 @@ def test_room_is_kept_for_a_gang_without_room_now_after_a_failed_search() -> Non
 
 
 def test_the_rest_of_a_gang_starts_before_every_queue_within_its_deserved_share() -> None:
-    gang, urgent = torn(3), waiting(1, "other", gpus=4, priority=100)
+    gang, urgent = partially_bound(3), waiting(1, "other", gpus=4, priority=100)
     queues = [given.queue("t", deserved=4), replace(given.queue("other"), priority=200)]
     snapshot = given.snapshot([given.node("a", gpus=5)], queues, [gang, *urgent])
 
@@ -139,7 +141,7 @@ def test_the_rest_of_a_gang_starts_before_every_queue_within_its_deserved_share(
 def test_the_rest_of_a_gang_does_not_take_the_deserved_share_of_another_queue(
     torn_for_s: float, more: dict[str, Any]
 ) -> None:
-    gang = torn(2, gpus=4, torn_since=NOW - torn_for_s, started_at=0.0, **more)
+    gang = partially_bound(2, gpus=4, torn_since=NOW - torn_for_s, started_at=0.0, **more)
     owed = [replace(group, created_at=NOW - 100.0) for group in waiting(1, "owed", gpus=4)]
     queues = [given.queue("t", deserved=0), given.queue("owed", deserved=8)]
     snapshot = given.snapshot([given.node("a", gpus=8)], queues, [gang, *owed])
@@ -149,7 +151,7 @@ def test_the_rest_of_a_gang_does_not_take_the_deserved_share_of_another_queue(
 
 
 def test_the_rest_of_a_gang_starts_in_its_turn_where_room_was_kept_for_it() -> None:
-    gang, owed, others = torn(2, gpus=2), waiting(1, "owed", gpus=2), waiting(2, "other")
+    gang, owed, others = partially_bound(2, gpus=2), waiting(1, "owed", gpus=2), waiting(2, "other")
     queues = [given.queue("t"), given.queue("owed", deserved=2), replace(given.queue("other"), priority=200)]
     snapshot = given.snapshot(NODES, queues, [gang, *owed, *others])
 
@@ -159,7 +161,7 @@ def test_the_rest_of_a_gang_starts_in_its_turn_where_room_was_kept_for_it() -> N
 
 
 def test_no_more_room_is_kept_than_the_fair_share_of_the_queue_allows() -> None:
-    gang, rest = torn(4), [running("a", "t", gpus=2), running("a", "firm")]
+    gang, rest = partially_bound(4), [running("a", "t", gpus=2), running("a", "firm")]
     queues = [given.queue("t", deserved=4, weight=0), given.queue("firm"), given.queue("other")]
     snapshot = given.snapshot([given.node("a", gpus=6)], queues, [gang, *rest, *waiting(2, "other")])
 
@@ -170,9 +172,9 @@ def test_no_more_room_is_kept_than_the_fair_share_of_the_queue_allows() -> None:
 @pytest.mark.parametrize(
     "gang",
     [
-        torn(6),  # 6 GPUs of a fair share of 4
-        torn(9),  # more than the cluster
-        torn(3, queue="owed-nothing"),
+        partially_bound(6),  # 6 GPUs of a fair share of 4
+        partially_bound(9),  # more than the cluster
+        partially_bound(3, queue="owed-nothing"),
     ],
     ids=["beyond its fair share", "larger than the cluster", "no share"],
 )
@@ -187,10 +189,10 @@ def test_no_room_is_kept_for_a_gang_that_would_exceed_the_fair_share_when_comple
 @pytest.mark.parametrize(
     ("gang", "kept_for_s"),
     [
-        (torn(3), 60.0),
-        (torn(3, stale_grace_s=FOREVER_S), 60.0),
-        (torn(3, stale_grace_s=10.0), 10.0),
-        (torn(3, stale_grace_s=5000.0), 60.0),
+        (partially_bound(3), 60.0),
+        (partially_bound(3, stale_grace_s=FOREVER_S), 60.0),
+        (partially_bound(3, stale_grace_s=10.0), 10.0),
+        (partially_bound(3, stale_grace_s=5000.0), 60.0),
     ],
     ids=["default", "never stale", "a shorter grace", "a longer grace"],
 )
@@ -205,8 +207,8 @@ def test_room_is_kept_no_longer_than_the_grace_period_of_the_settings(gang: PodG
 def test_room_is_kept_for_at_most_ten_minutes_whatever_the_settings() -> None:
     policy = Policy(stale_grace_s=1e9)
 
-    assert policy.keeps_room_for(replace(torn(3), torn_since=0.0), MOST_KEPT_S - 1)
-    assert not policy.keeps_room_for(replace(torn(3), torn_since=0.0), MOST_KEPT_S)
+    assert policy.keeps_room_for(replace(partially_bound(3), torn_since=0.0), MOST_KEPT_S - 1)
+    assert not policy.keeps_room_for(replace(partially_bound(3), torn_since=0.0), MOST_KEPT_S)
 
 
 gpus = st.integers(1, 3)
@@ -219,7 +221,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
     names = ["t", "u", "v"]
     deserved = [draw(st.integers(3, 9)), draw(st.integers(0, 4)), draw(st.integers(0, 4))]
     queues = [given.queue(name, deserved=each) for name, each in zip(names, deserved, strict=True)]
-    gang = torn(draw(st.integers(2, 4)), bound=["n0"], gpus=draw(gpus), queue="t")
+    gang = partially_bound(draw(st.integers(2, 4)), bound=["n0"], gpus=draw(gpus), queue="t")
     groups, left = [gang], [node.allocatable.gpu_milli // 1000 for node in nodes]
     left[0] -= gang.placed[0].pod.request.gpu_milli // 1000
     for number, node in enumerate(nodes):

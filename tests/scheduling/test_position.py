@@ -57,21 +57,21 @@ def test_a_partially_started_gang_is_first_whatever_its_priority() -> None:
     assert found == Position(ahead_in_queue=1, first=(Name("default", "begun"),), ahead=1)
 
 
-def torn_beside_what_is_deserved() -> tuple[PodGroup, PodGroup, Snapshot]:
+def partially_bound_beside_a_deserved_share() -> tuple[PodGroup, PodGroup, Snapshot]:
     first = group(pod("first", queue="r"))
     torn = group(pod("p", gang="torn"), min_member=2, running=[placed(pod("o", gang="torn"), "a")], torn_since=0.0)
     return first, torn, world(first, torn, queues=(queue("q"), queue("r", deserved=8)))
 
 
 def test_a_partially_started_gang_is_not_before_a_queue_below_its_deserved_share() -> None:
-    first, torn, snapshot = torn_beside_what_is_deserved()
+    first, torn, snapshot = partially_bound_beside_a_deserved_share()
 
     assert position(snapshot, torn.key) == Position(ahead_in_queue=0, first=(), ahead=1)
     assert position(snapshot, first.key) == Position(ahead_in_queue=0, first=(), ahead=0)
 
 
 def test_a_gang_that_was_partially_started_long_ago_is_not_first() -> None:
-    first, torn, snapshot = torn_beside_what_is_deserved()
+    first, torn, snapshot = partially_bound_beside_a_deserved_share()
     nobody_deserves = replace(
         snapshot, queues={name: replace(queue(name), priority=200 if name == "r" else 100) for name in snapshot.queues}
     )

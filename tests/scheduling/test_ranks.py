@@ -22,7 +22,7 @@ examples = settings(max_examples=60)
 strategies = st.builds(Strategy, st.sampled_from(PlacementStrategy), st.sampled_from(PlacementStrategy))
 
 
-def mended_and_anew(board: PlacementState, wish: Wish) -> tuple[list[int], list[int]]:
+def updated_and_recomputed(board: PlacementState, wish: Wish) -> tuple[list[int], list[int]]:
     every = range(len(board.snapshot.nodes.nodes))
     one_by_one = [board.ranking.at(wish, board.stock, column) for column in every]
     return one_by_one, board.ranking.everywhere(wish, board.stock).tolist()
@@ -35,7 +35,7 @@ def test_the_rank_of_one_node_equals_its_rank_among_all(world: World, strategy: 
 
     for pod in (pod for group in world.groups for pod in group.pending):
         wish = Wish.of(pod, board.stock.taken(pod), board.eligible(pod), waits=bool(waits))
-        one_by_one, anew = mended_and_anew(board, wish)
+        one_by_one, anew = updated_and_recomputed(board, wish)
         assert one_by_one == anew
 
 

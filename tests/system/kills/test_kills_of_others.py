@@ -93,7 +93,7 @@ def test_pod_recreated_under_its_name_while_reserved_runs_and_keeps_no_reservati
     with Observer(own_bed) as observer:
         for _ in range(30):
             goes_on = chance.choice(list(Pause))
-            recreate_while_promised(api, own_bed, service, goes_on)
+            recreate_while_reserved(api, own_bed, service, goes_on)
             uid = api.get(f"{DEFAULT_PODS}/twin")["metadata"]["uid"]
             observer.wait_for(partial(runs, uid=uid), within_s=15, what=f"twin runs ({goes_on.value})")
             taken[goes_on.value] += 1
@@ -107,7 +107,7 @@ def test_pod_recreated_under_its_name_while_reserved_runs_and_keeps_no_reservati
     assert breaches(observer.history(), rules, until_s=time.monotonic()) == []
 
 
-def recreate_while_promised(api: Api, bed: Bed, service: Service, goes_on: Pause) -> None:
+def recreate_while_reserved(api: Api, bed: Bed, service: Service, goes_on: Pause) -> None:
     """Create a pod, stop kube-scheduler before its filter call, and replace the pod once it has a reservation."""
     scheduler = bed.child("own-scheduler").process
     scheduler.send_signal(signal.SIGSTOP)
