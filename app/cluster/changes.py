@@ -1,4 +1,4 @@
-"""Counts what changes in the cache, and keeps what follows from it for those who act on it."""
+"""Counts the changes of the cache, and collects their consequences for their readers."""
 
 from dataclasses import dataclass, field
 
@@ -7,64 +7,64 @@ from app.model.names import GroupKey, NodeName, PodUid
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has changed in the cache that is followed up once."""
+    """Changes of the cache that are handled once."""
 
     bereft: set[PodUid] = field(default_factory=set)
-    """Pods whose promise ended by what the watch showed: a nomination may outlive it."""
+    """Pods whose reservation was ended by a watch event: their nomination may be still set."""
     relieved: set[NodeName] = field(default_factory=set)
-    """Nodes that have changed, or on which less is held or will be soon."""
+    """Nodes that have changed, or on which less is held, now or soon."""
     taken_by_others: set[NodeName] = field(default_factory=set)
-    """Nodes to which other programs have bound managed pods without a promise."""
+    """Nodes to which other programs have bound managed pods without a reservation."""
     gone: set[GroupKey] = field(default_factory=set)
-    """Groups that have stopped waiting; some may wait again."""
+    """Groups that are no longer pending; some may become pending again."""
 
 
 class ChangeLog:
-    """One for the whole cache: each part of the cache that changes anything notes it here."""
+    """One for the whole cache: each part of the cache notes its changes here."""
 
     def __init__(self) -> None:
-        """Start with nothing changed."""
+        """Start without changes."""
         self.version = 0
         """Grows with every change."""
         self.relief = 0
         """Grows with every change that may let a pod run that could not run before."""
         self.refusals = 0
-        """Grows whenever a pod may have been refused that waits now."""
+        """Grows whenever a plan may have refused a pod that is pending now."""
         self._changes = Changes()
 
     def note(self) -> None:
-        """Note a change that lets no waiting pod run."""
+        """Note a change that lets no pending pod run."""
         self.version += 1
 
     def relieve(self, node: NodeName | None = None) -> None:
-        """Note a change that may let waiting pods run, on this node if it is about one node alone."""
+        """Note a change that may let pending pods run; with a node if the change concerns only this node."""
         self.relief += 1
         self.version += 1
         if node is not None:
             self._changes.relieved.add(node)
 
     def change_node(self, node: NodeName) -> None:
-        """Note that a node has changed in a way that lets no waiting pod run."""
+        """Note that a node has changed in a way that lets no pending pod run."""
         self.version += 1
         self._changes.relieved.add(node)
 
     def lose_promise(self, pod: PodUid) -> None:
-        """Note that the promise to a pod has ended by what the watch showed."""
+        """Note that a watch event has ended the reservation of a pod."""
         self._changes.bereft.add(pod)
 
     def take_over_place(self, node: NodeName) -> None:
-        """Note that another program has bound a managed pod to a node that was not promised to the pod."""
+        """Note that another program has bound a managed pod to a node without a reservation for the pod."""
         self._changes.taken_by_others.add(node)
 
     def stop_waiting(self, key: GroupKey) -> None:
-        """Note that a group waits no more."""
+        """Note that a group is no longer pending."""
         self._changes.gone.add(key)
 
     def note_refusals(self) -> None:
-        """Note that a plan that has begun refused pods, or may do so, by what is held now."""
+        """Note that a running plan has refused pods, or may refuse pods, on the basis of the present state."""
         self.refusals += 1
 
     def drain(self) -> Changes:
-        """Return what has changed since last asked, for one reader."""
+        """Return what has changed since the last call; there is only one reader."""
         changes, self._changes = self._changes, Changes()
         return changes

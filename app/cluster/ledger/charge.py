@@ -1,4 +1,4 @@
-"""Tells what one pod is charged with, and how it holds its place: the entries that `Charges` sums."""
+"""The charge of one pod and the state of its place: the entries that `Charges` sums."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,30 +19,32 @@ class Hold(Enum):
 
     KEPT = "kept"
     LEAVING = "leaving"
-    """It is being deleted: its room is free soon."""
+    """The pod is being deleted: its room becomes free soon."""
     AWAITED = "awaited"
-    """It waits for others to leave the room that it is promised."""
+    """The pod has a reservation on room that pods which are being deleted still hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one pod holds or waits for."""
+    """What one pod holds or requests."""
 
     request: Resources
     node: NodeName | None
-    """None while the pod only waits."""
+    """None while the pod is pending and has no node."""
     queue: QueueName | None
-    """None for pods of other schedulers: subtracted from what the queues divide."""
+    """None for pods of other schedulers: they are subtracted from what the queues divide."""
     preemptible: bool = True
     hold: Hold = Hold.KEPT
-    """How it holds its node; says nothing while it has none."""
+    """How the pod holds its node; without meaning while the pod has no node."""
     scalars: Scalars = ()
     cost: Resources | None = None
     """What the queue pays (`Pod.charge`); None: the request."""
     devices: tuple[str, ...] = ()
-    """The shared devices of the node that it has a part of: they are charged as a whole, whoever has parts of them."""
+    """The shared devices of the node of which the pod has a part. The node is charged with each of them as a whole
+    device.
+    """
     stays: bool = False
-    """It belongs to its node (`Pod.stays`)."""
+    """The pod belongs to its node (`Pod.stays`)."""
 
     @property
     def paid(self) -> Resources:
@@ -50,7 +52,7 @@ class Charge:
         return self.request if self.cost is None else self.cost
 
     def frees(self, after: "Charge | None") -> bool:
-        """Whether there is more room anywhere, now or soon, when `after` takes the place of this charge."""
+        """Whether replacing this charge by `after` makes room anywhere, now or soon."""
         if self.node is None:
             return False
         if after is None or (after.hold is Hold.LEAVING and self.hold is not Hold.LEAVING):
@@ -61,11 +63,11 @@ class Charge:
 def charge_of(
     pod: Pod, held: Reservation | None, on: GroupTerms | None, device_mib: Callable[[NodeName | None], int]
 ) -> Charge | None:
-    """Return what a pod is charged with, given what is held for it and the terms of its group; None for nothing.
+    """Return the charge of a pod, given its reservation and the terms of its group; None for no charge.
 
-    Until it is gone, a pod that is being deleted is charged as before. That the queue exists which a pod of another
-    scheduler names is for the caller to know. `device_mib` tells the memory of a node's GPUs,
-    and of the smallest there are for who has no node (KAI).
+    A pod that is being deleted is charged as before until it is gone. A pod of another scheduler may name a queue: the
+    caller checks that this queue exists. `device_mib` returns the memory of each GPU of a node, and the memory of the
+    smallest GPU of the cluster for a pod that has no node (KAI).
     """
     node, queue, preemptible = pod.node, pod.queue or None, True
     if pod.managed:
@@ -73,11 +75,12 @@ def charge_of(
         queue, preemptible = (on.queue, on.preemptible) if on else (pod.queue, True)
         preemptible = preemptible and not pod.started_firm
     elif node is None:
-        # Another scheduler's pod is subtracted from what is divided, unless it names the queue that pays for it.
+        # A pod of another scheduler is subtracted from what is divided, unless the pod names the queue that pays for
+        # it.
         return None
     if node is None and (pod.gated or pod.deleting or pod.problem or pod.lacks_claim):
-        # It can make no use of a share: counted, it would only take others' (KAI counts what is Pending, not gated).
-        # A pod that only we hold back counts: it is ready when we are.
+        # The pod cannot use a share. If it counted, it would only take the share of others (KAI counts Pending pods,
+        # not gated ones). A pod that only Leeboard gates counts: it is ready when Leeboard removes the gate.
         return None
     hold = Hold.LEAVING if pod.deleting else Hold.KEPT
     if held is not None and held.state is ReservationState.AWAITING:
@@ -89,25 +92,25 @@ def charge_of(
 
 
 class DeviceCharge(NamedTuple):
-    """How many whole devices of a node are not free although no pod has them as such."""
+    """How many whole devices of a node are not free although no pod has them as whole devices."""
 
     kept: int = 0
-    """Pods have parts of them; or they take no work."""
+    """Devices of which pods have parts, or that accept no work."""
     leaving: int = 0
-    """All who have parts of them are leaving, or have left."""
+    """Devices where every pod with a part is being deleted, or has ended."""
     awaited: int = 0
-    """Those who are promised parts of them have to wait for somebody to leave first."""
+    """Devices where every pod with a reserved part waits until other pods are gone."""
 
 
 NO_DEVICES = DeviceCharge()
 
 
 class Load(NamedTuple):
-    """What pods ask of a node together, or give back when they leave it."""
+    """The sum of what several pods request of a node, or free on it."""
 
     request: Resources = NOTHING
     scalars: Mapping[str, int] = MappingProxyType({})
-    """Of extended resources, by name."""
+    """Amounts of extended resources, by name."""
 
     def plus(self, pod: Pod) -> "Load":
         """Return the load with one pod more."""

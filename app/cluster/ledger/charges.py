@@ -1,6 +1,6 @@
-"""Sums what pods hold and wait for: on every node, in every queue, and outside all queues. One charge a pod.
+"""Sums what pods hold and request: on every node, in every queue, and outside all queues. One charge a pod.
 
-A pod is charged once, whether its place is a promise or a fact, so a promise that comes true changes no sum.
+A pod is charged once, both while its place is reserved and when it is bound. So binding a reserved pod changes no sum.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ class _QueueSums:
     def __init__(self) -> None:
         self.allocated = [0] * len(AXES)
         self.awaited: Sequence[int] = ZEROS
-        """The part of `allocated` of those who wait for others to leave."""
+        """The part of `allocated` whose pods wait for the room of pods that are being deleted."""
         self.leaving: Sequence[int] = ZEROS
-        """The part of those who leave."""
+        """The part of `allocated` whose pods are being deleted."""
         self.non_preemptible = [0] * len(AXES)
         self.requested = [0] * len(AXES)
 
@@ -55,18 +55,18 @@ NO_RESIDENTS: Amounts = np.zeros((len(AXES), 0), dtype=np.int64)
 
 
 class Charges:
-    """All charges and their sums. Only other parts of the cache call what changes them."""
+    """All charges and their sums. Only other parts of the cache call the methods that change them."""
 
     def __init__(self) -> None:
-        """Start with nothing charged, over no nodes."""
+        """Start with no charges and no nodes."""
         self._charges: dict[PodUid, Charge] = {}
         self._queues: dict[QueueName, _QueueSums] = {}
         self._frozen: dict[QueueName, Usage] = {}
         self._thawed: dict[QueueName, None] = {}
-        """Queues that have changed since they were frozen: few of thousands."""
+        """Queues that have changed since they were frozen: a few of thousands."""
         self._used = NodeSums()
         self._leaving: dict[NodeName, set[PodUid]] = {}
-        """Who is being deleted, by the node that it has."""
+        """Pods that are being deleted, by their node."""
         self._part_of_used = {Hold.LEAVING: NodeSums(), Hold.AWAITED: NodeSums()}
         """Also part of `_used`."""
         self._outside = NodeSums()
@@ -82,7 +82,7 @@ class Charges:
         return self._charges.get(pod)
 
     def set(self, pod: PodUid, charge: Charge | None) -> None:
-        """Charge the pod with this, or nothing, instead of what it was charged with before."""
+        """Replace the charge of a pod; None removes the charge."""
         before = self._charges.pop(pod, None)
         if before is not None:
             self._add(before, -1)
@@ -93,7 +93,7 @@ class Charges:
             self._note_leaving(pod, charge, 1)
 
     def leaving(self, node: NodeName) -> Collection[PodUid]:
-        """Return who is being deleted, still has the node, and is paid for by anybody; not to be kept."""
+        """Return the charged pods on the node that are being deleted; the caller must not keep the value."""
         return self._leaving.get(node, ())
 
     def _note_leaving(self, pod: PodUid, charge: Charge, sign: int) -> None:
@@ -105,7 +105,7 @@ class Charges:
             del self._leaving[charge.node]
 
     def set_devices(self, name: NodeName, now: "DeviceCharge") -> None:
-        """Charge a node with whole devices that are held for parts, or that take no work, instead of those before."""
+        """Replace the whole devices that a node is charged with: pods have parts of them, or they accept no work."""
         before = self._devices.pop(name, NO_DEVICES)
         if now != NO_DEVICES:
             self._devices[name] = now
@@ -119,7 +119,7 @@ class Charges:
                 sums.add(name, list(Resources(gpu_milli=GPU_MILLI * devices).amounts))
 
     def use_table(self, table: NodeTable, scalars: Mapping[str, Amounts]) -> None:
-        """Lay the sums over another table of nodes, which have these scalars; nothing is done when it is the same."""
+        """Lay the sums over another table of nodes with these scalars; the same table changes nothing."""
         if table is self._table:
             return
         self._table = table
@@ -136,23 +136,23 @@ class Charges:
         return free
 
     def residents(self) -> Amounts:
-        """Return what pods hold that belong to their nodes, shape [resource, node]; the same object while it is so."""
+        """Return what pods hold that belong to their nodes, shape [resource, node]; one object until it changes."""
         if not np.array_equal(self._residents, self._staying.columns):
             self._residents = self._staying.columns.copy()
         return self._residents
 
     def releasing(self) -> Amounts | None:
-        """Return what pods hold that are leaving, shape [resource, node]; None when none is."""
+        """Return what pods hold that are being deleted, shape [resource, node]; None when there are no such pods."""
         leaving = self._part_of_used[Hold.LEAVING]
         return _releasing(leaving.columns, self._used.columns) if len(leaving) else None
 
     def free_scalars(self) -> dict[str, Amounts]:
-        """Return what is free of every extended resource that any node has, shape [node] each."""
+        """Return the free amount of every extended resource that any node has, shape [node] each."""
         used = self._used.scalars
         return {name: amounts - used[name] for name, amounts in self._scalars.items()}
 
     def releasing_scalars(self) -> dict[str, Amounts]:
-        """Return what pods hold of these that are leaving, shape [node] each; what nobody gives back is left out."""
+        """Return the extended resources that pods being deleted hold, shape [node] each; without sums of zero."""
         leaving = self._part_of_used[Hold.LEAVING]
         if not len(leaving):
             return {}
@@ -168,13 +168,13 @@ class Charges:
         return self._fits_with(node, load, NO_LOAD)
 
     def fits_later(self, node: Node, load: Load, freed: Load) -> bool:
-        """Whether this much is free on a node once those have gone that are leaving it, and who gives back `freed`."""
+        """Whether this much is free on a node once its pods being deleted are gone, and `freed` is free too."""
         leaving = self._part_of_used[Hold.LEAVING]
         scalars = {name: leaving.scalar_on(name, node.name) + freed.scalars.get(name, 0) for name in load.scalars}
         return self._fits_with(node, load, Load(leaving.on(node.name) + freed.request, scalars))
 
     def _fits_with(self, node: Node, load: Load, more: Load) -> bool:
-        """Whether this much is free on a node that has so much more."""
+        """Whether this much is free on a node that has `more` room than is free now."""
         have = Counter(dict(node.scalars))
         return _covers(self.free_on(node) + more.request, load.request) and all(
             have[name] - self._used.scalar_on(name, node.name) + more.scalars.get(name, 0) >= asked
@@ -182,7 +182,7 @@ class Charges:
         )
 
     def fits_beside(self, charge: Charge, node: Node, *, without: Collection[Hold]) -> bool:
-        """Whether the charge, which is counted on the node, fits there beside all but others that hold like this."""
+        """Whether the charge, which its node counts already, fits there; others held in `without` do not count."""
         others = [(self._part_of_used[hold], hold is charge.hold) for hold in without]
         there, used = node.allocatable.amounts, self._used.amounts_on(node.name)
         spared_here = [(sums.amounts_on(node.name), mine) for sums, mine in others]
@@ -198,12 +198,13 @@ class Charges:
         return True
 
     def divided(self, closed: Collection[NodeName] = ()) -> Resources:
-        """Return what queues divide: what nodes have that take work, minus what pods outside every queue hold there.
+        """Return what queues divide: the capacity of nodes that accept work, minus what pods outside all queues hold.
 
-        A MIG profile counts as its GPUs, as it does where a pod is charged for it. What other nodes have is not divided
-        (KAI), so what is held there is not subtracted either. Nobody holds more there than there is: a pod may name a
-        node by itself and ask for anything, until the kubelet refuses it. Of the `closed` nodes, on which pods hold
-        more than can be read, what is not free is divided: they hold what is free there at most.
+        A MIG profile counts as its GPUs, as it does in the charge of a pod. The capacity of other nodes is not divided
+        (KAI), so what is held there is not subtracted either. On one node, the subtraction is limited to the node's
+        capacity: a pod can set its `nodeName` itself and request any amount until the kubelet refuses it. On `closed`
+        nodes pods hold more than Leeboard can read. There, only what is not free is divided: such pods hold at most
+        what is free.
         """
         divided = np.maximum(self._capacity - self._outside.columns, 0)
         # Not columns[:, takes_work]: gathering the columns takes ten times as long as adding them up.
@@ -213,7 +214,7 @@ class Charges:
         return found + Resources.of(held.sum(axis=1)) if columns else found
 
     def _free_to_divide(self, columns: list[int]) -> Amounts:
-        """Return what is free on some nodes, MIG profiles as the GPUs that they count, shape [resource, column]."""
+        """Return what is free on some nodes, shape [resource, column]; MIG profiles count as their GPUs."""
         scalars = {name: np.maximum(amounts[columns], 0) for name, amounts in self.free_scalars().items()}
         return _with_mig(np.maximum(self.free()[:, columns], 0), scalars)
 
@@ -226,7 +227,7 @@ class Charges:
         return dict(self._frozen)
 
     def held_now(self) -> Iterator[tuple[QueueName, Resources, Resources]]:
-        """Yield what each queue's pods hold, without those who wait for others to leave, and what of that leaves."""
+        """Yield for each queue what its pods hold, without pods that wait for room, and the part of it being freed."""
         for name, sums in self._queues.items():
             held = Resources.of(all_ - awaited for all_, awaited in zip(sums.allocated, sums.awaited, strict=True))
             yield name, held, Resources.of(sums.leaving)
@@ -263,12 +264,13 @@ class Charges:
             elif charge.hold is Hold.LEAVING:
                 sums.leaving = _sum(sums.leaving, amounts)
         if not any(sums.requested):
-            # Pods name their queue as they like: what none of them names any more must not pile up.
+            # Users may write any queue name into pods. A name that no pod uses any more is removed, so that names do
+            # not pile up.
             del self._queues[queue]
 
 
 def _with_mig(there: Amounts, scalars: Mapping[str, Amounts]) -> Amounts:
-    """Return what there is for queues to divide: MIG profiles count as their GPUs, shape [resource, node]."""
+    """Return what queues can divide, shape [resource, node]; MIG profiles count as their GPUs."""
     found: Amounts = there.copy()
     for name, amounts in scalars.items():
         found[GPU] = np.minimum(found[GPU] + GPU_MILLI * mig_gpus(name) * amounts, MAX_AMOUNT)
@@ -276,7 +278,7 @@ def _with_mig(there: Amounts, scalars: Mapping[str, Amounts]) -> Amounts:
 
 
 def _releasing(leaving: Amounts, used: Amounts) -> Amounts:
-    """Return what becomes free by those that leave; nothing where more is used than its column can tell."""
+    """Return what pods free that are being deleted; nothing where more is used than a column can hold."""
     return np.where(used < MAX_COLUMN, leaving, 0)
 
 
@@ -290,6 +292,6 @@ def _accumulate(sums: list[int], amounts: list[int]) -> None:
 
 
 def _sum(sums: Sequence[int], amounts: Sequence[int]) -> Sequence[int]:
-    """Return what `sums` becomes; where nothing is left, as in most queues, the one value that all of them share."""
+    """Return the new value of `sums`; without any amount, as in most queues, it is one value that all of them share."""
     total = tuple(map(add, sums, amounts))
     return total if any(total) else ZEROS

@@ -10,22 +10,22 @@ from app.model.snapshot import NodeTable
 
 
 class NodeSums:
-    """Sums by node, of the resources of `AXES` and of extended ones. Changed by `Charges` alone.
+    """Sums by node, of the resources of `AXES` and of extended resources. Only `Charges` changes them.
 
-    By name a sum is exact, whatever pods state; a column holds `MAX_COLUMN` at most.
+    A sum by name is exact, whatever pods request; a column holds `MAX_COLUMN` at most.
     """
 
     __slots__ = ("_by_name", "_scalars", "_table", "columns", "scalars")
 
     def __init__(self) -> None:
-        """Start with nothing, over no nodes."""
+        """Start with no sums and no nodes."""
         self._by_name: dict[NodeName, list[int]] = {}
         self._scalars: dict[str, dict[NodeName, int]] = {}
         self._table = NodeTable.of(())
         self._lay_over(self._table, ())
 
     def __len__(self) -> int:
-        """Return on how many nodes there is anything."""
+        """Return the number of nodes on which anything is held."""
         return len(self._by_name)
 
     def lay_over(self, table: NodeTable, names: Iterable[str]) -> None:
@@ -62,7 +62,7 @@ class NodeSums:
         return Resources.of(self.amounts_on(name))
 
     def amounts_on(self, name: NodeName) -> Sequence[int]:
-        """Return what is held on a node, in the order of `AXES`; not to be kept."""
+        """Return what is held on a node, in the order of `AXES`; the caller must not keep the value."""
         return self._by_name.get(name, NOTHING.amounts)
 
     def scalar_on(self, scalar: str, name: NodeName) -> int:
@@ -74,7 +74,8 @@ class NodeSums:
         sums[name] = sums.get(name, 0) + amount
         if scalar in self.scalars:
             self._write_scalar(scalar, name)
-        # Pods name resources as they like: what none of them holds any more must not pile up.
+        # Users may write any resource name into pods. A name that no pod holds any more is removed, so that names do
+        # not pile up.
         if not sums[name]:
             del sums[name]
         if not sums:

@@ -1,4 +1,4 @@
-"""Keeps the nodes, by name and as the columns of a table that is built anew only after one of them has changed."""
+"""Keeps the nodes, by name and as the columns of a table. The table is rebuilt only after a node has changed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from app.model.snapshot import Memo, NodeTable, device_mib
 
 @dataclass(frozen=True, slots=True)
 class AgentFacts:
-    """What a node's agent adds to what the Node object says."""
+    """What a node's agent reports beyond the Node object."""
 
     opens_devices: bool = False
-    """Whether a device can be opened for sharing: the agent must tell which one it is."""
+    """Whether a device can be opened for sharing: this needs an agent that reports which device a pod gets."""
     memory_mib: int = 0
-    """Of the smallest of its devices; counts where no label tells."""
+    """Memory of the smallest device; used where no label states it."""
     layout: Layout | None = None
 
 
@@ -31,35 +31,36 @@ UNAPPLIED = "this version of Leeboard cannot take over what is said of it; its l
 
 
 class NodeSource(Enum):
-    """Who says something of a node."""
+    """The source of a statement about a node."""
 
     KUBELET = "Node"
     AGENT = "GpuNode"
 
 
 class Nodes:
-    """All nodes that are known. Only `ClusterCache` calls what changes them."""
+    """All known nodes. Only `ClusterCache` calls the methods that change them."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without nodes."""
         self._stated: dict[NodeName, Node] = {}
-        """As the Node objects say."""
+        """Nodes as their Node objects state them."""
         self._facts: dict[NodeName, AgentFacts] = {}
         self._closed: dict[NodeName, str] = {}
-        """Nodes that give out nothing more, with why; known or not."""
+        """Nodes that accept no new pods, with the reason; they may be unknown."""
         self._failed: dict[NodeName, set[NodeSource]] = {}
-        """Nodes that give out nothing more because what was said of them last could not be taken over."""
+        """Nodes that accept no new pods because the last statement about them could not be processed, with its sources.
+        """
         self._by_name: dict[NodeName, Node] = {}
         self._sizes = Counter[int]()
-        """How many nodes have GPUs of each size: asked at every change of a node, which must not cost a table."""
+        """How many nodes have GPUs of each size. Every change of a node reads it, and must not build a table for it."""
         self._table: NodeTable | None = None
         self._changed: set[NodeName] = set()
-        """Nodes that are otherwise than in the table."""
+        """Nodes that differ from the table."""
         self._scalars: Mapping[str, Amounts] = {}
-        """What the nodes of the table have of extended resources; replaced, never written to."""
+        """Extended resources of the nodes of the table; replaced, never written to."""
 
     def put(self, node: Node) -> bool:
-        """Take over a node; return whether anything changed, which a heartbeat does not."""
+        """Store a node; return whether anything changed, which a heartbeat does not."""
         has_failed = self.recover(node.name, NodeSource.KUBELET)
         if self._stated.get(node.name) == node and not has_failed:
             return False
@@ -68,7 +69,7 @@ class Nodes:
         return True
 
     def put_facts(self, name: NodeName, facts: AgentFacts) -> bool:
-        """Take over what the agent of a node says; return whether anything changed."""
+        """Store what the agent of a node reports; return whether anything changed."""
         if self.facts(name) == facts:
             return False
         self._facts[name] = facts
@@ -77,11 +78,11 @@ class Nodes:
         return name in self._stated and self._combine(name)
 
     def facts(self, name: NodeName) -> AgentFacts:
-        """Return what was taken over last of what the agent of a node says."""
+        """Return the last stored report of the agent of a node."""
         return self._facts.get(name, NO_AGENT)
 
     def close(self, name: NodeName, problem: str) -> bool:
-        """Have a node give out nothing more for this reason, or as before for none; return whether that is news."""
+        """Close a node for new pods for this reason, or open it without a reason; return whether that is a change."""
         if self._closed.get(name, "") == problem:
             return False
         self._closed[name] = problem
@@ -90,9 +91,9 @@ class Nodes:
         return name in self._stated and self._combine(name)
 
     def fail(self, name: NodeName, source: NodeSource) -> None:
-        """Have a node give out nothing more until this source says something that can be taken over.
+        """Close a node for new pods until this source makes a statement that can be processed.
 
-        Shares no code with `_combine`, in which the mistake of ours may be.
+        It shares no code with `_combine`: the fault may be in `_combine`.
         """
         self._failed.setdefault(name, set()).add(source)
         if name in self._by_name:
@@ -100,7 +101,7 @@ class Nodes:
             self._changed.add(name)
 
     def recover(self, name: NodeName, source: NodeSource) -> bool:
-        """Take that back, for when the node is put together next; return whether it was so."""
+        """Remove that mark, which counts when the node is combined next; return whether the mark was set."""
         sources = self._failed.get(name, set())
         has_failed = source in sources
         sources.discard(source)
@@ -109,7 +110,7 @@ class Nodes:
         return has_failed
 
     def reopen(self, name: NodeName) -> bool:
-        """Put a node together anew; return whether that changes anything."""
+        """Combine a node again; return whether that changes anything."""
         return name in self._stated and self._combine(name)
 
     def drop(self, name: NodeName) -> bool:
@@ -127,26 +128,26 @@ class Nodes:
         return self._by_name.get(name)
 
     def shown(self, name: NodeName) -> Node | None:
-        """Return the node of this name as its object says."""
+        """Return the node of this name as its object states it."""
         return self._stated.get(name)
 
     def is_lost(self, name: NodeName) -> bool:
-        """Whether nobody there can end a pod: the node is gone, or its kubelet does not answer."""
+        """Whether no kubelet there can end a pod: the node is gone, or its kubelet does not answer."""
         node = self._by_name.get(name)
         return node is None or not node.ready
 
     def device_mib(self, name: NodeName | None) -> int:
-        """Return the memory of each GPU of a node; of the smallest there is where there is no such node."""
+        """Return the memory of each GPU of a node in MiB; for an unknown node, of the smallest GPU of the cluster."""
         node = self._by_name.get(name) if name is not None else None
         return min(self._sizes, default=1) if node is None else device_mib(node)
 
     def gpus(self, name: NodeName) -> tuple[int, int]:
-        """Return the memory of each GPU of a node as it is accounted, in MiB, and how many its device plugin offers."""
+        """Return the accounted memory of each GPU of a node, in MiB, and the number of GPUs of its device plugin."""
         node = self._by_name.get(name)
         return (1, 0) if node is None else (device_mib(node), node.allocatable.gpu_milli // GPU_MILLI)
 
     def divides(self, name: NodeName) -> bool:
-        """Whether the labels of a node let its GPUs be shared, whatever its agent says."""
+        """Whether the labels of a node let its GPUs be shared, whatever its agent reports."""
         stated = self._stated.get(name)
         return stated is None or stated.shares_devices
 
@@ -161,18 +162,19 @@ class Nodes:
         return self._table
 
     def scalars(self) -> Mapping[str, Amounts]:
-        """Return what each node has of every extended resource that any of them has, shape [node] each."""
+        """Return what each node has of every extended resource that any node has, shape [node] each."""
         self.table()
         return self._scalars
 
     def _renew(self, before: NodeTable, changed: Sequence[Node]) -> None:
         self._table = _renewed(before, changed)
-        # Hardly ever: who repartitions a GPU. Looking at all nodes for it costs more than the rest of a snapshot.
+        # This is rare: it needs a GPU that is repartitioned. Looking at all nodes for it costs more than the rest of a
+        # snapshot.
         if any(before.nodes[before.index[node.name]].scalars != node.scalars for node in changed):
             self._scalars = allocatable_scalars(self._table)
 
     def _combine(self, name: NodeName) -> bool:
-        """Put a node together anew; return whether that changes anything."""
+        """Combine the sources of a node again; return whether that changes anything."""
         node, facts = self._stated[name], self._facts.get(name, NO_AGENT)
         combined = replace(
             node,
@@ -199,9 +201,9 @@ class Nodes:
 
 
 def _renewed(table: NodeTable, changed: Sequence[Node]) -> NodeTable:
-    """Return the table with other facts about some of its nodes: as long as none comes or goes, columns stay.
+    """Return the table with other facts about some nodes. The columns stay as long as no node is added or removed.
 
-    Who shares the index of one table with another knows that from it.
+    Two tables that share one index object have the same nodes in the same order; readers rely on that.
     """
     nodes, columns = list(table.nodes), [table.index[node.name] for node in changed]
     allocatable, takes_work = table.allocatable.copy(), table.takes_work.copy()
@@ -225,7 +227,7 @@ def _renewed(table: NodeTable, changed: Sequence[Node]) -> NodeTable:
 
 
 def allocatable_scalars(table: NodeTable) -> Mapping[str, Amounts]:
-    """Return what each node of a table has of every extended resource that any of them has, shape [node] each."""
+    """Return what each node of a table has of every extended resource that any node has, shape [node] each."""
     found: dict[str, Amounts] = {}
     for column, node in enumerate(table.nodes):
         for name, amount in node.scalars:

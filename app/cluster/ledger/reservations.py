@@ -1,12 +1,11 @@
-"""Remembers what we promised: which pod, which node, how far the binding is, and until when it holds.
+"""Keeps the reservations: which pod, which node, the state of the binding, and the time of expiry.
 
-Awaiting -> Promised when the pods that still hold its room have left
-Promised -> Binding -> (the watch shows the pod bound, and the reservation has done its work)
-Promised -> Answered -> (the same) for a pod that kube-scheduler binds by itself
-Awaiting, Promised -> dropped when it expires, its node is refused, its pod goes or the gang cannot start
-Answered -> Promised when kube-scheduler asks about its pod again
-Answered -> dropped when it expires, its node is refused or goes, its pod or group does: never to make room for others
-Binding  -> dropped only when the write has surely failed or the watch shows what was written
+Awaiting -> Promised when the pods that still hold its room are gone Promised -> Binding -> (the watch shows the pod
+bound, and the reservation is no longer needed) Promised -> Answered -> (the same) for a pod that kube-scheduler binds
+by itself Awaiting, Promised -> dropped when it expires, its node is refused, its pod is deleted or the gang cannot
+start Answered -> Promised when kube-scheduler sends its pod again Answered -> dropped when it expires, its node is
+refused or deleted, or its pod or group is deleted; never to make room Binding  -> dropped only when the write has
+surely failed or the watch shows what was written
 """
 
 from collections.abc import Iterator
@@ -22,50 +21,50 @@ K = TypeVar("K")
 
 
 class ReservationState(StrEnum):
-    """How far a reservation is."""
+    """The state of a reservation."""
 
     AWAITING = "Awaiting"
-    """Its node's room is still held by pods that are leaving."""
+    """Pods that are being deleted still hold the reserved room."""
     PROMISED = "Promised"
     ANSWERED = "Answered"
-    """Filter has named the node, and kube-scheduler binds the pod without asking again."""
+    """The answer to filter names the node; kube-scheduler binds the pod without another request."""
     BINDING = "Binding"
-    """We write the binding."""
+    """Leeboard writes the binding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Space held for one pod on one node."""
+    """Room on one node that is held for one pod."""
 
     pod: PodUid
     group: GroupKey
     node: NodeName
     devices: tuple[str, ...] = ()
-    """The shared devices it has a part of there, by their names."""
+    """The shared devices of which the pod has a part there, by their names."""
     state: ReservationState
     expires_at: float
-    """On the caller's monotonic clock; a Binding never expires: it ends with the watch's echo or a sure failure."""
+    """On the caller's monotonic clock. A binding never expires: the watch or a sure failure ends it."""
     refusals: int = 0
-    """`Changes.refusals` as it was made."""
+    """`ChangeLog.refusals` at the time of the reservation."""
     is_asked: bool = False
-    """kube-scheduler has asked about the pod since."""
+    """kube-scheduler has sent the pod since the reservation was made."""
 
     @property
     def is_revocable(self) -> bool:
-        """Whether it may still be taken back to give the room to others, since nobody writes anything for it yet."""
+        """Whether the reservation may be dropped to give its room to others: no write uses it yet."""
         return self.state in {ReservationState.AWAITING, ReservationState.PROMISED}
 
     @property
     def is_written(self) -> bool:
-        """Whether a write of ours is on its way, of which only its outcome is the end."""
+        """Whether Leeboard writes the binding: only the outcome of the write ends the reservation."""
         return self.state is ReservationState.BINDING
 
     def is_refused(self, before: Pod, pod: Pod) -> bool:
-        """Whether this change shows that kube-scheduler's own filters refuse every node for a pod that we see room for.
+        """Whether this change shows that kube-scheduler's own filters refuse every node for a pod with a reservation.
 
-        A refusal while nothing is promised tells nothing new: kube-scheduler refuses all pods of a full cluster, and
-        those that wait for others to leave. It counts when it comes after our promise: as a new condition, or by the
-        nomination being cleared.
+        A refusal of a pod without a reservation has no meaning: kube-scheduler refuses all pods of a full cluster, and
+        pods that wait until other pods are gone. A refusal counts when it is later than the reservation: a new
+        condition, or a nomination that is cleared.
         """
         if not pod.said.by_scheduler or self.state not in {ReservationState.PROMISED, ReservationState.ANSWERED}:
             return False
@@ -93,27 +92,27 @@ class Reservations:
         return iter(self._held.values())
 
     def get(self, pod: PodUid) -> Reservation | None:
-        """Return the pod's reservation, None when nothing is held for it."""
+        """Return the pod's reservation; None when nothing is reserved for the pod."""
         return self._held.get(pod)
 
     def promised(self, pod: PodUid) -> Reservation | None:
-        """Return what the pod can be bound by: room that is still being freed is none that it can be woken for."""
+        """Return the reservation by which the pod can be bound; None while its room is not free yet."""
         held = self._held.get(pod)
         return None if held is None or held.state is ReservationState.AWAITING else held
 
     def place(self, pod: Pod) -> Place | None:
-        """Return where a pod has a place: promised, binding or bound; None when it has none."""
+        """Return the node that is reserved, binding or bound for the pod; None when there is none."""
         if pod.node is not None:
             return Place(pod.node, pod.devices)
         held = self._held.get(pod.uid)
         return Place(held.node, held.devices) if held else None
 
     def of_group(self, group: GroupKey) -> list[Reservation]:
-        """Return what is held for members of the group."""
+        """Return the reservations of the members of the group."""
         return [self._held[pod] for pod in self._by_group.get(group, ())]
 
     def on_node(self, node: NodeName) -> list[Reservation]:
-        """Return what is held on the node."""
+        """Return the reservations on the node."""
         return [self._held[pod] for pod in self._by_node.get(node, ())]
 
     def put(self, reservation: Reservation) -> None:
@@ -133,40 +132,40 @@ class Reservations:
         return dropped
 
     def expired(self, now: float) -> list[Reservation]:
-        """Return the promises whose time is over, those that await room among them."""
+        """Return the reservations that have expired, also those that await room."""
         return [one for one in self._held.values() if not one.is_written and one.expires_at <= now]
 
     def binding(self, pod: PodUid) -> None:
-        """Mark that the write is on its way: from here on only a sure failure or the watch ends it."""
+        """Mark that the binding is being written: from now on only a sure failure or the watch ends the reservation."""
         self.put(replace(self._held[pod], state=ReservationState.BINDING))
 
     def note_failure(self, pod: PodUid, error: str) -> bool:
-        """Note what the last try to write a binding failed by, which is tried again; return whether that is news."""
+        """Store why the last try to write a binding failed, which is retried; return whether the reason is new."""
         if pod not in self._held or self._failing.get(pod) == error:
             return False
         self._failing[pod] = error
         return True
 
     def failing(self) -> Iterator[tuple[GroupKey, str]]:
-        """Yield the groups with bindings that are being tried again, and what the last try failed by."""
+        """Yield the groups with bindings that are being retried, and the reason of the last failure."""
         return ((self._held[pod].group, error) for pod, error in self._failing.items())
 
     def answered(self, pod: PodUid, expires_at: float) -> None:
-        """Mark that kube-scheduler binds the pod by itself from here on, within this time."""
+        """Mark that kube-scheduler binds the pod by itself from now on; the reservation expires after this time."""
         self.put(replace(self._held[pod], state=ReservationState.ANSWERED, expires_at=expires_at))
 
     def asked_again(self, pod: PodUid) -> None:
-        """Mark that kube-scheduler does not bind the pod: it asks once more."""
+        """Mark that kube-scheduler does not bind the pod: it sends the pod again."""
         self.put(replace(self._held[pod], state=ReservationState.PROMISED))
 
     def note_asked(self, pod: PodUid) -> None:
-        """Note that kube-scheduler asks about the pod."""
+        """Mark that kube-scheduler has sent the pod."""
         held = self._held.get(pod)
         if held is not None and not held.is_asked:
             self.put(replace(held, is_asked=True))
 
     def extend(self, pod: PodUid, expires_at: float) -> None:
-        """Let the promise live on, in the state in which it is: kube-scheduler has just asked for the pod."""
+        """Extend the reservation in its present state, because kube-scheduler has just sent the pod."""
         self.put(replace(self._held[pod], expires_at=expires_at))
 
 

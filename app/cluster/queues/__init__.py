@@ -1,1 +1,1 @@
-"""The tree of queues, judged as a whole, and what each queue has used lately."""
+"""The tree of queues, judged as a whole, and the recent usage of each queue."""

@@ -1,4 +1,4 @@
-"""Judges the tree of queues as a whole: parents that are missing, circles, and what hangs below an invalid queue."""
+"""Judges the tree of queues as a whole: missing parents, circles, and queues below an invalid queue."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -8,23 +8,23 @@ from app.model.queue import MOST_LEVELS, Queue
 from app.model.resources import QUOTA_AXES, UNLIMITED
 
 CIRCLE_SHOWN = 5
-"""Queues of a circle that its sentence names: a circle of thousands shall not fill its own status."""
+"""How many queues of a circle the message names: a circle of thousands must not fill its own status."""
 
 
 TOO_DEEP = f"it is more than {MOST_LEVELS} levels deep; change spec.parentQueue to a queue nearer to the top"
 
 
 class Queues:
-    """All queues that are known, judged when somebody asks. Only `ClusterCache` calls `put` and `drop`."""
+    """All known queues, judged when they are read. Only `ClusterCache` calls `put` and `drop`."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without queues."""
         self._by_name: dict[QueueName, Queue] = {}
         self._judged: Mapping[QueueName, Queue] | None = None
         self._lines: dict[QueueName, tuple[QueueName, ...]] = {}
 
     def put(self, queue: Queue) -> bool:
-        """Take over a queue; return whether anything changed."""
+        """Store a queue; return whether anything changed."""
         if self._by_name.get(queue.name) == queue:
             return False
         self._by_name[queue.name] = queue
@@ -32,11 +32,11 @@ class Queues:
         return True
 
     def exists(self, name: QueueName) -> bool:
-        """Return whether a queue is known, sound or not."""
+        """Return whether a queue is known, valid or not."""
         return name in self._by_name
 
     def takes_pods(self, name: QueueName) -> bool:
-        """Return whether a queue is known, and sound."""
+        """Return whether a queue is known and valid."""
         queue = self.tree().get(name)
         return queue is not None and not queue.problem
 
@@ -52,7 +52,7 @@ class Queues:
         self._lines.clear()
 
     def line(self, name: QueueName) -> Collection[QueueName]:
-        """Return a queue and those above it, as far up as they exist."""
+        """Return a queue and its ancestors, as far up as they exist."""
         if name not in self._lines:
             names: dict[QueueName, None] = {}
             at: QueueName | None = name
@@ -63,22 +63,22 @@ class Queues:
         return self._lines[name]
 
     def limits_above(self, name: QueueName) -> Mapping[QueueName, Sequence[int]]:
-        """Return the limits of a queue and of those above it, in the order of `QUOTA_AXES`, of any that has one."""
+        """Return the limits of a queue and its ancestors, in the order of `QUOTA_AXES`; only queues with a limit."""
         queues = [self._by_name[above] for above in self.line(name)]
         limits = {queue.name: [queue.entitlement(axis).limit for axis in QUOTA_AXES] for queue in queues}
         return {above: limit for above, limit in limits.items() if min(limit) != UNLIMITED}
 
     def tree(self) -> Mapping[QueueName, Queue]:
-        """Return the queues, judged as a tree; the same value as long as none has changed."""
+        """Return the queues, judged as a tree; the same value as long as no queue has changed."""
         if self._judged is None:
             self._judged = judged(self._by_name.values())
         return self._judged
 
 
 def judged(queues: Iterable[Queue]) -> dict[QueueName, Queue]:
-    """Return every queue by name, with `problem` set where the tree above it cannot be trusted.
+    """Return every queue by name, with `problem` set where the tree above it is invalid.
 
-    A queue's own problem stays. Takes time linear in the number of queues, however they are linked.
+    A queue's own problem stays. The time is linear in the number of queues, however they are linked.
     """
     known = {queue.name: queue for queue in queues}
     verdicts: dict[QueueName, str] = {}
@@ -92,7 +92,7 @@ def judged(queues: Iterable[Queue]) -> dict[QueueName, Queue]:
 def _judge_path(
     start: QueueName, known: Mapping[QueueName, Queue], verdicts: dict[QueueName, str], levels: dict[QueueName, int]
 ) -> None:
-    """Walk up to what is already judged, then give every queue on the way its verdict and its level, top down."""
+    """Walk up to a queue that is judged already; then set the problem and level of every queue on the way, top down."""
     path: dict[QueueName, None] = {}
     name: QueueName | None = start
     while name is not None and name in known and name not in verdicts and name not in path:
@@ -117,7 +117,7 @@ def _judge_circle(
 
 
 def circle_sentence(circle: Sequence[QueueName]) -> str:
-    """Tell the owner of a queue of the circle that its parents form, itself first."""
+    """Return the message for the owner of a queue whose parents form a circle; the circle starts with this queue."""
     names = " -> ".join([*circle[:CIRCLE_SHOWN], *(["..."] if len(circle) > CIRCLE_SHOWN else []), circle[0]])
     return f"its parents form a circle ({names}); change spec.parentQueue of one of them"
 

@@ -1,11 +1,11 @@
-"""Remembers how much of the cluster each queue has used, the longer ago the less it counts: half after each half-life.
+"""Keeps the past usage of each queue. Old usage counts less: half after each half-life.
 
-A queue's past usage is what it held, summed over time, divided by what there was to hold, summed over the same time.
-Time that nobody saw, as while Leeboard did not run, is in neither sum. A queue's sums are those of itself and of the
-queues that were below it at the time; they are kept in its status (`status_fields.usage`, `history.tally`).
+A queue's past usage is a quotient of two sums over the same time: what the queue held, and the capacity of the cluster.
+Time without observation, for example while Leeboard does not run, is in neither sum. A queue's sums include the queues
+that were below it at the time. The sums are stored in the queue's status (`status_fields.usage`, `history.tally`).
 
-Every step multiplies by the part that is left of what was and adds the exact integral over what was held since. The
-factors are floats, all sums integers: a step is off by less than one part in 10^12 and one unit.
+Every step multiplies the old sums by the part that is left, and adds the exact integral of what was held since. The
+factors are floats, all sums are integers: the error of a step is less than one part in 10^12 and one unit.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,10 +27,10 @@ Weights = Callable[[int], tuple[int, int]]
 WEEK_S = 7 * 24 * 3600.0
 
 STEP_MICRO = 10_000
-"""The planner is told of another past when that of any queue has moved by so much: by one percent of the cluster.
+"""The planner gets a new past when the usage of any queue has changed by this much: one percent of the cluster.
 
-By nature it moves all the time, and with it a share that is just between two whole GPUs: pods would be evicted with
-every telling. A step takes at least a seventieth of the half-life, once so much time has been seen.
+Usage changes all the time, and a share between two whole GPUs changes with it: without this step, every update would
+evict pods. A step takes at least a seventieth of the half-life, once that much time has been observed.
 """
 
 SHIFT = 53
@@ -39,17 +39,17 @@ SHIFT = 53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What is told of a queue's past, as of one moment."""
+    """The published usage of a queue at one moment."""
 
     at_ms: int
     """Since the epoch."""
     used: Sums
-    """Times milliseconds, as the next."""
+    """Times milliseconds, as is `capacity`."""
     capacity: Sums
 
     @property
     def used_micro(self) -> Sums:
-        """The part of the capacity that was used, rounded; 0 where there was none."""
+        """The part of the capacity that was used, rounded; 0 without capacity."""
         cpu, memory, gpu = (
             (2 * used * MICRO + there) // (2 * there) if there else 0
             for used, there in zip(self.used, self.capacity, strict=True)
@@ -67,7 +67,7 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """What was seen at one moment, and is taken to last until the next."""
+    """What was observed at one moment, and is assumed to last until the next observation."""
 
     at_ms: int
     held: dict[QueueName, Sums]
@@ -75,10 +75,10 @@ class _Sight:
 
 
 class UsageHistory:
-    """The past of all queues. Only `control.usage` and `ClusterCache` call what changes it."""
+    """The past of all queues. Only `control.usage` and `ClusterCache` call the methods that change it."""
 
     def __init__(self, *, k_micro: int = 0, half_life_s: float = WEEK_S) -> None:
-        """Start with no past. What is summed (`_used`, `_capacity`) runs ahead of what is told (`_told`)."""
+        """Start with no past. The sums (`_used`, `_capacity`) are newer than the published ones (`_told`)."""
         self.k_micro = k_micro
         self._half_life_ms = half_life_s * 1000
         self._used: dict[QueueName, _Sum] = {}
@@ -88,9 +88,9 @@ class UsageHistory:
         self._past: Past | None = None
 
     def learn(self, name: QueueName, tally: Tally, now_ms: int) -> None:
-        """Take over what a queue's status says, unless more is known already.
+        """Store the usage of a queue's status, unless more is known already.
 
-        What claims to be from the future, by a clock that was wrong then or is now, is taken to be from now.
+        A time in the future counts as now: a clock is wrong, or was wrong when the status was written.
         """
         at_ms = min(tally.at_ms, now_ms)
         known = self._used.get(name)
@@ -103,9 +103,9 @@ class UsageHistory:
         self._past = None
 
     def see(self, now_ms: int, held: Mapping[QueueName, Sums], capacity: Sums) -> None:
-        """Count what was seen last until now; what is held now, with what the queues below hold, counts from now on.
+        """Count the last observation until now, and start the next: what each queue and the queues below it hold now.
 
-        When the clock was turned back, the time since is not known, and so counts for nobody.
+        When the clock was set back, the time since the last observation is unknown, and counts for no queue.
         """
         before = self._sight or _Sight(now_ms, {}, NONE)
         # Nearly all queues were counted last at the same moment.
@@ -118,11 +118,11 @@ class UsageHistory:
         self._sight = _Sight(now_ms, dict(held), capacity)
 
     def lose_sight(self) -> None:
-        """Note that what was seen last may not last: until the next `see`, time counts for nobody."""
+        """Note that the last observation may be outdated: until the next `see`, time counts for no queue."""
         self._sight = None
 
     def forget(self, name: QueueName) -> None:
-        """Forget a queue that is gone; those above it still have used what it used."""
+        """Forget a deleted queue; the usage of its ancestors stays."""
         self._used.pop(name, None)
         if self._sight is not None:
             self._sight.held.pop(name, None)
@@ -130,7 +130,7 @@ class UsageHistory:
             self._past = None
 
     def tell(self) -> bool:
-        """Make what has been seen what is told; return whether there is anything to tell."""
+        """Publish what has been observed; return whether there is anything to publish."""
         capacity, before = self._capacity.sums, self._told
         self._told = {
             name: Tally(at_ms=used.at_ms, used=used.sums, capacity=capacity) for name, used in self._used.items()
@@ -140,11 +140,11 @@ class UsageHistory:
         return bool(before or self._told)
 
     def told(self, name: QueueName) -> Tally | None:
-        """Return what is told of a queue; None when it has no past."""
+        """Return the published usage of a queue; None when it has no past."""
         return self._told.get(name)
 
     def past(self) -> Past:
-        """Return what is told to the planner, which lags a little behind; never changed afterwards."""
+        """Return the published usage for the planner, a little older than the sums; the value never changes."""
         if self._past is None:
             self._past = Past(k_micro=self.k_micro, usage_micro=self._parts())
         return self._past
@@ -153,7 +153,7 @@ class UsageHistory:
         return {name: tally.used_micro for name, tally in self._told.items()}
 
     def _weights(self, elapsed_ms: int) -> tuple[int, int]:
-        """Return, shifted, what is left of 1 after a time, and what a steady 1 adds up to in it, in milliseconds."""
+        """Return, shifted, the part left of 1 after a time, and the sum of a steady 1 over it, in milliseconds."""
         halvings = log(2) * max(0, elapsed_ms) / self._half_life_ms
         added_ms = -expm1(-halvings) * self._half_life_ms / log(2)
         return round(exp(-halvings) * (1 << SHIFT)), round(added_ms * (1 << SHIFT))
@@ -165,7 +165,7 @@ def _has_moved(before: Mapping[QueueName, Sums], after: Mapping[QueueName, Sums]
 
 
 def _carried(weights: Weights, past: _Sum, held: Sums, since_ms: int, now_ms: int) -> _Sum:
-    """Return a sum as of now, of which the amounts `held` since then are not yet a part."""
+    """Return a sum as of now; it does not yet include the amounts `held` since then."""
     kept, _ = weights(now_ms - past.at_ms)
     _, added_ms = weights(now_ms - max(since_ms, past.at_ms))
     cpu, memory, gpu = (
