@@ -1,1 +1,1 @@
-"""Remembers: the cluster as the watches showed it, and what we promised. State without I/O."""
+"""The cluster as the watches showed it, and the reservations of Leeboard. State without I/O."""

@@ -1,8 +1,8 @@
-"""Remembers the cluster as the watches showed it, with our promises in it.
+"""The cluster as the watches showed it, with the reservations in it.
 
-One writer: only the event loop calls what changes it, and never across an await. `apply_*`, `delete_*` and `fail_*`
-take over what the watches show. What is known is read from the parts, which are attributes. Every change of a pod, its
-group or its reservation ends in `Settlement`, which derives the pod's one charge.
+Only the event loop calls the methods that change the state, and never across an await. `apply_*`, `delete_*` and
+`fail_*` store what the watches show. The parts are attributes, and readers read them. Every change of a pod, its group
+or its reservation ends in `Settlement`, which derives the pod's one charge.
 """
 
 from collections.abc import Collection
@@ -37,15 +37,15 @@ from app.model.snapshot import Snapshot
 
 
 class ClusterCache:
-    """The picture of the cluster that everything decides from. All parts are read freely.
+    """The state of the cluster on which all decisions are based. All parts may be read.
 
-    `reservations`, `nodes`, `queues`, `charges`, `gpus` and `pods` are changed by the cache and its other parts alone.
+    Only the cache and its other parts change `reservations`, `nodes`, `queues`, `charges`, `gpus` and `pods`.
     """
 
     def __init__(self, history: UsageHistory | None = None, *, overuse_tolerance_mib: int = 0) -> None:
-        """Start empty. Without a history no past matters.
+        """Start empty. Without a history, past usage does not count.
 
-        `overuse_tolerance_mib` is how much more of a GPU may be used than is promised before other pods keep off it.
+        `overuse_tolerance_mib` is how much more of a GPU may be used than is reserved before other pods avoid the GPU.
         """
         self.history = history or UsageHistory()
         """Past usage, which `control/cycle/usage_meter.py` writes."""
@@ -69,7 +69,7 @@ class ClusterCache:
         )
         self.gpu_books, self.labelled = self._settlement.gpu_books, self._settlement.labelled
         self.promises = Promises(self.changes, self.pods, self.groups, self.reservations, self._settlement)
-        """Holds nodes for pods."""
+        """Reserves nodes for pods."""
         self.findings = SchedulerFindings(self.pods, self.groups)
         self.unread = UnreadPods(self.nodes)
         self._payers = Payers()
@@ -86,21 +86,21 @@ class ClusterCache:
             findings=self.findings,
             unread=self.unread,
         )
-        """What is planned from."""
+        """The Snapshots for the planner."""
 
     def snapshot(self) -> Snapshot:
-        """Freeze what is known now."""
+        """Freeze the present state."""
         return self.snapshots.take()
 
     def drain_changes(self) -> Changes:
-        """Return what has changed since last asked, for one reader: the planning loop."""
+        """Return what has changed since the last call; the planning loop is the only reader."""
         self.groups.waiting()
         return self.changes.drain()
 
     # Nodes ----------------------------------------------------------------------------------------------------------
 
     def apply_node(self, node: Node) -> None:
-        """Take over a node as it is now; a heartbeat changes nothing. What takes no work keeps no promise."""
+        """Store a node; a heartbeat changes nothing. A node that accepts no work loses its reservations."""
         before = self.gpu_books.sizes(node.name)
         if self.nodes.put(node):
             if not node.takes_work:
@@ -109,7 +109,7 @@ class ClusterCache:
             self.changes.relieve(node.name)
 
     def delete_node(self, name: NodeName) -> None:
-        """Forget a node and what was promised there; pods bound there are charged to their queues until they leave."""
+        """Forget a node and its reservations; pods bound there are charged to their queues until they are gone."""
         before = self.gpu_books.sizes(name)
         if self.nodes.drop(name):
             self._drop_promises(name)
@@ -117,19 +117,19 @@ class ClusterCache:
             self.changes.relieve()
 
     def _follow_node(self, name: NodeName, before: tuple[int, int]) -> None:
-        """Judge again what pods may hold on a node that has come, changed or gone."""
+        """Judge again what pods may hold on a node that is new, changed or gone."""
         self.gpu_books.follow_sizes(name, before)
         self._settlement.settle_each(self.charges.leaving(name))
         for pod in self.pods.fitted_on(name):
             self.apply_pod(pod)
 
     def apply_gpu_node(self, node: GpuNode, *, heard_at: float) -> None:
-        """Take over what a node's agent says, heard at this time on the caller's clock; a heartbeat changes nothing."""
+        """Store the report of a node's agent, heard at this time of the caller's clock; a heartbeat changes nothing."""
         self.gpu_books.report(node, heard_at=heard_at)
         self._recover_gpus(node.name)
 
     def delete_gpu_node(self, name: NodeName) -> None:
-        """Forget what a node's agent has said: its object is gone."""
+        """Forget the report of a node's agent: its object is gone."""
         self.gpu_books.forget(name)
         self._recover_gpus(name)
 
@@ -140,13 +140,13 @@ class ClusterCache:
             self.changes.relieve(name)
 
     def fail_node(self, name: NodeName) -> None:
-        """Close a node of which the last version could not be taken over: what it has is not known any more."""
+        """Close a node whose last version could not be processed: its present capacity is unknown."""
         self.nodes.fail(name, NodeSource.KUBELET)
         self._drop_promises(name)
         self.changes.relieve()
 
     def fail_gpu_node(self, name: NodeName) -> None:
-        """Close a node for which what its agent said could not be taken over, and let the agent say that again."""
+        """Close a node whose agent's report could not be processed; the agent may send the same report again."""
         self.gpus.agents.forget(name)
         self.nodes.fail(name, NodeSource.AGENT)
         self._drop_promises(name)
@@ -158,14 +158,14 @@ class ClusterCache:
     # Queues, priority classes and PodGroups -------------------------------------------------------------------------
 
     def apply_queue(self, queue: Queue) -> None:
-        """Take over a queue as it is now."""
+        """Store a queue."""
         is_new = not self.queues.exists(queue.name)
         if self.queues.put(queue):
             self._follow_queues()
             self._settlement.settle_each(self._payers.of(queue.name) if is_new else ())
 
     def delete_queue(self, name: QueueName) -> None:
-        """Forget a queue; its running pods stay charged to its name, and the others are promised nothing any more."""
+        """Forget a queue; its running pods stay charged to its name, and its other pods lose their reservations."""
         self.history.forget(name)
         if self.queues.drop(name):
             self._follow_queues()
@@ -173,12 +173,12 @@ class ClusterCache:
             self._settlement.lose_unpaid()
 
     def _follow_queues(self) -> None:
-        """Charge again the pods of PodGroups that were moved to a queue: it may have come, gone, or broken."""
+        """Charge again the pods of PodGroups that were moved to a queue: it may be new, deleted or invalid now."""
         self._settlement.settle_groups(self.groups.terms.moved())
         self.changes.relieve()
 
     def apply_class(self, priority_class: PriorityClass) -> None:
-        """Take over a priority class as it is now; one that cannot be read is as it was, or not there."""
+        """Store a priority class; one that cannot be read keeps its last value, or stays unknown."""
         if not priority_class.problem:
             self._resettle(self.groups.set_class(priority_class.name, priority_class.value))
 
@@ -187,21 +187,21 @@ class ClusterCache:
         self._resettle(self.groups.set_class(name, None))
 
     def apply_group(self, spec: GroupSpec) -> None:
-        """Take over a PodGroup object as it is now."""
+        """Store a PodGroup object."""
         if self.groups.set_spec(spec.key, spec):
             self._resettle([spec.key])
 
     def delete_group(self, key: GroupKey) -> None:
-        """Forget a PodGroup object; its bound pods keep running, and the others are promised nothing any more."""
+        """Forget a PodGroup object; its bound pods keep running, and its other pods lose their reservations."""
         if self.groups.set_spec(key, None):
             if self.groups.specs.get(key) is None:
                 self._settlement.lose_promises(self.reservations.of_group(key))
             self._resettle([key])
 
     def derive_group(self, spec: GroupSpec) -> None:
-        """Take over what the owners of pods say of their group; the pods are applied next.
+        """Store what the owners of pods state about their group; the caller applies the pods next.
 
-        What was promised to a group whose owner is suspended is free for others at once.
+        A group whose owner is suspended loses its reservations at once.
         """
         if self.groups.set_derived(spec.key, spec):
             if spec.suspended:
@@ -217,9 +217,10 @@ class ClusterCache:
     # Pods -----------------------------------------------------------------------------------------------------------
 
     def apply_pod(self, pod: Pod, started_at: float | None = None) -> None:
-        """Take over a pod as it is now. A node name on it ends its reservation: the watch has echoed the binding.
+        """Store a pod. A node name on the pod ends its reservation: the watch shows the binding.
 
-        `started_at` is since when it runs, in seconds since the epoch, None when this event does not tell.
+        `started_at` is the time since which the pod runs, in seconds since the epoch; None when this event does not
+        state it.
         """
         before, pod = self.pods.get(pod.uid), self.pods.hear(pod)
         if before is not None:
@@ -251,7 +252,7 @@ class ClusterCache:
             self._settlement.follow_terms(key, on[key])
 
     def _hear(self, before: Pod, pod: Pod) -> None:
-        """Take over what kube-scheduler has said of a pod, about which nothing else has changed."""
+        """Store what kube-scheduler states about a pod in which nothing else has changed."""
         self.pods.put(pod)
         self.changes.note()
         if not pod.managed:
@@ -263,7 +264,7 @@ class ClusterCache:
             self.findings.hear(pod)
 
     def delete_pod(self, uid: PodUid) -> None:
-        """Forget a pod that is gone."""
+        """Forget a deleted pod."""
         pod = self.pods.get(uid)
         if pod is None:
             return
@@ -280,26 +281,26 @@ class ClusterCache:
         self._settlement.follow_terms(pod.group, on)
 
     def mark_leaving(self, uid: PodUid) -> None:
-        """Count a pod as leaving whose eviction is ordered, before the watch shows it: nobody may order another."""
+        """Count a pod whose eviction is ordered as being deleted, before the watch shows it: one eviction is enough."""
         pod = self.pods.tell_to_leave(uid)
         if pod is not None:
             self.apply_pod(pod)
 
     def unmark_leaving(self, uid: PodUid) -> None:
-        """Take a pod as the watch shows it again: its eviction has surely failed."""
+        """Count a pod as the watch shows it again: its eviction has surely failed."""
         pod = self.pods.let_stay(uid)
         if pod is not None:
             self.apply_pod(pod)
 
     def _note_holder(self, before: Pod | None, pod: Pod | None) -> None:
-        """Note which queue a pod of another scheduler names, and whether what it holds can be read."""
+        """Note which queue a pod of another scheduler names, and whether Leeboard can read what it holds."""
         self._payers.replace(before, pod)
         for name in self.unread.replace(before, pod):
             self._drop_promises(name)
             self.changes.relieve(name)
 
     def _part(self, before: Pod, pod: Pod) -> None:
-        """Take back the promise to a pod that is in another group now, or asks for another part of a GPU."""
+        """Drop the reservation of a pod that has changed its group or its requested part of a GPU."""
         moves = before.group != pod.group or not pod.managed
         if moves:
             self.groups.leave(before)

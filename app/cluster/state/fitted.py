@@ -1,8 +1,8 @@
-"""Remembers the pods that ask for more GPUs than their nodes have, as they are shown: they count for what there is.
+"""Limits what pods count for: a pod that requests more GPUs than its node has counts only for those that exist.
 
-A kubelet takes a pod that asks for an extended resource of which its node knows nothing (Kubernetes: "cluster-level
-resources"), and runs it without. So an author who writes `spec.nodeName` may ask for a million GPUs on a node without
-any. A pod that was bound with its queue noted on it has got what it asks for, whatever its node offers since.
+A kubelet accepts a pod that requests an extended resource unknown to its node (Kubernetes: "cluster-level resources"),
+and runs the pod without it. So an author who sets `spec.nodeName` may request a million GPUs on a node without GPUs. A
+pod that was bound with its queue recorded on it has what it requests, whatever its node offers later.
 """
 
 from collections.abc import Collection
@@ -15,17 +15,17 @@ from app.model.resources import GPU_MILLI, Scalars
 
 
 class Fitted:
-    """Pods that have nodes, of which nothing tells that they were bound with what they ask for."""
+    """Pods with a node, without a record that they were bound with everything they request."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without pods."""
         self._shown: dict[PodUid, Pod] = {}
         self._on: dict[NodeName, dict[PodUid, None]] = {}
 
     def put(self, pod: Pod, node: Node | None) -> Pod:
-        """Note a pod as it is shown; return it as it counts on this node. On an unknown one it counts in full."""
+        """Store a pod as it is shown; return it as it counts on its node. On an unknown node it counts in full."""
         self.drop(pod.uid)
-        # Who is there by its author's word alone pays nothing: there may be any number of them.
+        # No queue pays for a pod whose author set its node: there may be any number of such pods.
         if pod.node is None or pod.self_placed or pod.bound_queue or not (pod.asks_for_gpus or pod.scalars):
             return pod
         self._shown[pod.uid] = pod
@@ -42,16 +42,16 @@ class Fitted:
             del self._on[pod.node]
 
     def shown(self, uid: PodUid) -> Pod | None:
-        """Return a pod as it is shown; None for one that counts as that."""
+        """Return a pod as it is shown; None for a pod that counts as it is shown."""
         return self._shown.get(uid)
 
     def on(self, node: NodeName) -> Collection[Pod]:
-        """Return the pods on a node as they are shown: they are to be judged again when it changes."""
+        """Return the pods on a node as they are shown: they are judged again when the node changes."""
         return [self._shown[uid] for uid in self._on.get(node, ())]
 
 
 def fitted(pod: Pod, node: Node) -> Pod:
-    """Return a pod that asks for no more of any extended resource than its node has."""
+    """Return a pod that requests no more of any extended resource than its node has."""
     request, scalars, sharing = pod.request, _fitted(pod.scalars, node), pod.sharing
     if request.gpu_milli > node.allocatable.gpu_milli:
         request = replace(request, gpu_milli=node.allocatable.gpu_milli - node.allocatable.gpu_milli % GPU_MILLI)

@@ -1,4 +1,4 @@
-"""Keeps the labels and places of pods to which an affinity may refer and which no PodGroup of a snapshot shows."""
+"""Keeps labels and nodes of pods that an affinity may select and that no PodGroup of a snapshot contains."""
 
 from collections.abc import Mapping
 
@@ -9,19 +9,19 @@ Labelled = tuple[Mapping[str, str], NodeName]
 
 
 class LabelledPods:
-    """Pods of other schedulers, and pods that are leaving: both still count to those that want to be near or apart.
+    """Pods of other schedulers, and pods that are being deleted: both still count for affinity and anti-affinity.
 
     Only `Settlement` calls `put`.
     """
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without pods."""
         self._by_pod: dict[PodUid, Labelled] = {}
         self._standing = set[PodUid]()
         self._frozen: tuple[Labelled, ...] | None = None
 
     def put(self, uid: PodUid, pod: Pod | None, node: NodeName | None) -> None:
-        """Take over a pod and where it is, None when it is gone."""
+        """Store a pod and its node; None when the pod is gone."""
         if pod is not None and node is not None and (pod.labels is not None or pod.near):
             self._standing.add(uid)
         else:
@@ -35,7 +35,7 @@ class LabelledPods:
 
     @property
     def number(self) -> int:
-        """How many pods have a place and labels to which an affinity may refer, those of PodGroups included."""
+        """The number of pods with a node and with labels that an affinity may select, including pods of PodGroups."""
         return len(self._standing)
 
     def freeze(self) -> tuple[Labelled, ...]:

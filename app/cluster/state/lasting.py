@@ -1,4 +1,4 @@
-"""Tells what of a pod is remembered when a new version of it cannot be true, or cannot be used."""
+"""Decides what is kept of a pod when a new version of the pod cannot be true, or cannot be used."""
 
 from dataclasses import replace
 
@@ -8,10 +8,10 @@ from app.model.pod import Pod
 
 
 def lasting(before: Pod | None, now: Pod) -> Pod:
-    """Return a pod as it is to be remembered after a new version of it: as before, where that cannot be believed.
+    """Return a pod as it is stored after a new version of it; implausible fields keep their old values.
 
-    The API server lets nobody change the node of a bound pod, its scheduler or its devices. Whoever believed a version
-    in which these cannot be read would give away what the pod holds.
+    The API server does not allow changes to the node of a bound pod, its scheduler or its devices. A version in which
+    these fields cannot be read must not free what the pod holds.
     """
     if before is None or not (now.problem == LEAST or _contradicts(before, now)):
         return now
@@ -24,7 +24,7 @@ def _contradicts(before: Pod, now: Pod) -> bool:
         now.unread > before.unread
         or now.self_placed > before.self_placed
         or (now.node, now.reserves) != (before.node, before.reserves)
-        # The other way round it was remembered by `plain`.
+        # The opposite case, a pod that becomes managed, was stored by `plain`.
         or (before.managed and not now.managed)
         or now.request.gpu_milli < before.request.gpu_milli
         or bool(dict(before.scalars).items() - dict(now.scalars).items())
@@ -34,7 +34,7 @@ def _contradicts(before: Pod, now: Pod) -> bool:
 
 
 def plain(pod: Pod) -> Pod:
-    """Return what a pod holds and nothing more, for the case that the whole of it cannot be used."""
+    """Return only what a pod holds, for the case that the complete pod cannot be used."""
     return Pod(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -48,6 +48,6 @@ def plain(pod: Pod) -> Pod:
         self_placed=pod.self_placed,
         deleting=pod.deleting,
         problem=LEAST,
-        # Its part of a GPU is charged to nobody any more.
+        # Its part of a GPU is no longer charged to any queue.
         unread=pod.unread or bool(pod.devices),
     )

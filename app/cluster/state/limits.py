@@ -1,4 +1,4 @@
-"""Tells whether queues stay within their limits when pods start that room is held for."""
+"""Checks whether queues stay within their limits when pods with reserved room start."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -9,25 +9,25 @@ from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Resources
 
 
 class QueueLimits:
-    """One look at what queues with a limit hold, with all below them; others that wait for room are not in it."""
+    """What queues with a limit hold at one moment, with queues below; other pods that wait for room do not count."""
 
     def __init__(self, charges: Charges, queues: Queues) -> None:
-        """Nothing is summed before somebody asks about a queue with a limit: with 1,000 queues it takes a while."""
+        """Sum nothing before a queue with a limit is checked: the sums of 1,000 queues take time."""
         self._charges = charges
         self._queues = queues
         self._sums: Mapping[QueueName, tuple[Resources, Resources]] | None = None
         self._started: dict[QueueName, Resources] = {}
 
     def admit(self, uids: Collection[PodUid]) -> bool:
-        """Whether these pods may start now: whoever is leaving counts until he is gone."""
+        """Whether these pods may start now: pods that are being deleted still count."""
         return self._admit(uids, later=False)
 
     def admit_later(self, uids: Collection[PodUid]) -> bool:
-        """Whether these pods may start when all have gone that are leaving."""
+        """Whether these pods may start when all pods that are being deleted are gone."""
         return self._admit(uids, later=True)
 
     def start(self, uids: Collection[PodUid]) -> None:
-        """Count these pods from now on: they start."""
+        """Count these pods from now on, because they start."""
         for queue, paid in self._paid(uids).items():
             for above in self._queues.line(queue):
                 self._started[above] = self._started.get(above, NOTHING) + paid

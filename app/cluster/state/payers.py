@@ -1,4 +1,4 @@
-"""Remembers which pods of other schedulers name which queue: they are charged to it as long as it exists."""
+"""Keeps which pods of other schedulers name which queue: they are charged to the queue as long as it exists."""
 
 from collections.abc import Collection
 
@@ -10,15 +10,15 @@ class Payers:
     """Pods of other schedulers, by the queue that they name. Only `ClusterCache` calls `replace`."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without pods."""
         self._by_queue: dict[QueueName, set[PodUid]] = {}
 
     def of(self, queue: QueueName) -> Collection[PodUid]:
-        """Return the pods that name a queue; not to be kept."""
+        """Return the pods that name a queue; the caller must not keep the value."""
         return self._by_queue.get(queue, ())
 
     def replace(self, before: Pod | None, pod: Pod | None) -> None:
-        """Take over a pod as it is now instead of as it was; None where it is not there."""
+        """Replace the old version of a pod by the new one; None where there is no such version."""
         if before is not None and (pods := self._by_queue.get(before.queue)):
             pods.discard(before.uid)
             if not pods:

@@ -1,4 +1,4 @@
-"""Keeps the pods as they count, and tells how the watch shows those that count otherwise."""
+"""Keeps the pods as they count, and the watch's version of pods that count differently."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -10,33 +10,33 @@ from app.model.pod import Pod
 
 
 class KnownPods:
-    """All pods that are known. Only `ClusterCache` calls what changes them."""
+    """All known pods. Only `ClusterCache` calls the methods that change them."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without pods."""
         self._by_uid: dict[PodUid, Pod] = {}
         self._fitted = Fitted()
         self._told_to_leave: dict[PodUid, Pod] = {}
-        """As the watch shows them, which may not know yet that they leave."""
+        """The watch's version of pods whose eviction is ordered; it may not show the deletion yet."""
 
     def get(self, uid: PodUid) -> Pod | None:
         """Return the pod of this uid."""
         return self._by_uid.get(uid)
 
     def as_shown(self, uid: PodUid) -> Pod | None:
-        """Return the pod as the watch shows it, which may not know yet that it leaves."""
+        """Return the pod as the watch shows it, which may not show its deletion yet."""
         return self._told_to_leave.get(uid) or self._fitted.shown(uid) or self._by_uid.get(uid)
 
     def all(self) -> Collection[Pod]:
-        """Return all pods that are known; not to be kept across an await."""
+        """Return all known pods; the caller must not keep the value across an await."""
         return self._by_uid.values()
 
     def fitted_on(self, node: NodeName) -> Collection[Pod]:
-        """Return the pods, as they are shown, of which what they count for depends on what this node has."""
+        """Return the pods, as they are shown, whose counted amounts depend on the capacity of this node."""
         return self._fitted.on(node)
 
     def put(self, pod: Pod) -> None:
-        """Keep a pod as it counts now."""
+        """Store a pod as it counts now."""
         self._by_uid[pod.uid] = pod
 
     def drop(self, uid: PodUid) -> Pod | None:
@@ -46,18 +46,18 @@ class KnownPods:
         return self._by_uid.pop(uid, None)
 
     def fit(self, pod: Pod, node: Node | None) -> Pod:
-        """Return a pod as it counts on its node, which asks for no more than there is."""
+        """Return a pod as it counts on its node: it requests no more than the node has."""
         return self._fitted.put(pod, node)
 
     def hear(self, pod: Pod) -> Pod:
-        """Return a pod that the watch shows as it counts: one that was told to leave is leaving."""
+        """Return a pod of the watch as it counts: a pod whose eviction is ordered counts as being deleted."""
         if pod.uid not in self._told_to_leave:
             return pod
         self._told_to_leave[pod.uid] = pod
         return replace(pod, deleting=True)
 
     def tell_to_leave(self, uid: PodUid) -> Pod | None:
-        """Count a pod as leaving from now on; return it as it is shown, None when it leaves already or is unknown."""
+        """Count a pod as being deleted from now on; return it as shown, None when it is being deleted or unknown."""
         pod = self.as_shown(uid)
         if pod is None or pod.deleting:
             return None
@@ -65,5 +65,5 @@ class KnownPods:
         return pod
 
     def let_stay(self, uid: PodUid) -> Pod | None:
-        """Count a pod as the watch shows it again, and return that; None when it was not told to leave."""
+        """Count a pod as the watch shows it again, and return that version; None when its eviction was not ordered."""
         return self._told_to_leave.pop(uid, None)

@@ -1,4 +1,4 @@
-"""Promises nodes to pods: what is held for a pod is charged at once."""
+"""Reserves nodes for pods: what is reserved for a pod is charged at once."""
 
 from app.cluster.changes import ChangeLog
 from app.cluster.groups.groups import Place
@@ -27,14 +27,15 @@ class Promises:
         self._settlement = settlement
 
     def make(self, uid: PodUid, node: NodeName, devices: tuple[str, ...] = (), *, expires_at: float) -> None:
-        """Hold a node for a pod, and parts of shared GPUs there, in place of what was held for it before."""
+        """Reserve a node for a pod, and parts of shared GPUs there; an earlier reservation of the pod is replaced."""
         self._hold(uid, Place(node, devices), ReservationState.PROMISED, expires_at)
 
     def move(self, uid: PodUid, node: NodeName, *, expires_at: float) -> None:
-        """Hold another node for a pod than the one that it was promised.
+        """Move the reservation of a pod to another node.
 
-        The room that is given back is relief only if a pod may have been refused since it was promised: pods that
-        were refused before did not fit into it. Else each move behind a backlog would have all of it planned again.
+        The freed room counts as a relevant change only if a plan may have refused a pod since the reservation was made:
+        pods that were refused earlier did not fit into this room. Otherwise each move would cause a plan of the whole
+        backlog.
         """
         before, relief = self._reservations.get(uid), self._changes.relief
         self.make(uid, node, expires_at=expires_at)
@@ -42,26 +43,26 @@ class Promises:
             self._changes.relief = relief
 
     def await_release(self, uid: PodUid, node: NodeName, devices: tuple[str, ...] = (), *, expires_at: float) -> None:
-        """Hold room on a node for a pod that others have yet to leave; `fulfil` it when `room.suffices`.
+        """Reserve room on a node that other pods still hold; call `fulfil` when `room.suffices`.
 
-        What is free there is less than nothing meanwhile, unless they leave more than the pod needs. Shared GPUs
-        have to be made ready besides (`gpus.not_ready`).
+        The free amount of the node is negative until then, unless those pods free more than the pod needs. Shared GPUs
+        must be made ready too (`gpus.not_ready`).
         """
         self._hold(uid, Place(node, devices), ReservationState.AWAITING, expires_at)
 
     def fulfil(self, uid: PodUid) -> None:
-        """Make a promise of what a pod was waiting for: its room is free now."""
+        """Turn an awaiting reservation into a promised one: its room is free now."""
         held = self._reservations.get(uid)
         if held is not None and held.state is ReservationState.AWAITING:
             self._hold(uid, Place(held.node, held.devices), ReservationState.PROMISED, held.expires_at)
 
     def drop(self, uid: PodUid) -> None:
-        """Give up what is held for a pod; the caller is sure that no binding was or will be written."""
+        """Drop what is reserved for a pod; the caller is sure that no binding was or will be written."""
         self._reservations.drop(uid)
         self._settlement.settle(uid)
 
     def note_failed_bind(self, uid: PodUid, error: str) -> None:
-        """Note what the last try to bind a pod failed by, which is tried again."""
+        """Store why the last try to bind a pod failed; the binding is retried."""
         pod = self._pods.get(uid)
         if pod is not None and self._reservations.note_failure(uid, error):
             self._groups.touched.mark(pod.group)

@@ -1,4 +1,4 @@
-"""Keeps which nodes kube-scheduler's own filters refuse for which pod, for causes that we cannot see."""
+"""Keeps which nodes kube-scheduler's own filters refuse for which pod, for causes that Leeboard cannot see."""
 
 from collections.abc import Collection, Mapping
 from functools import lru_cache
@@ -9,10 +9,10 @@ NONE: frozenset[NodeName] = frozenset()
 
 
 class RefusedNodes:
-    """Nodes by pod; a pod of which nothing is known is not in it."""
+    """Refused nodes by pod; pods without refused nodes are not in it."""
 
     def __init__(self) -> None:
-        """Start with nothing refused."""
+        """Start without refused nodes."""
         self._by_pod: dict[PodUid, frozenset[NodeName]] = {}
 
     def of(self, pod: PodUid) -> frozenset[NodeName]:
@@ -20,7 +20,7 @@ class RefusedNodes:
         return self._by_pod.get(pod, NONE)
 
     def set(self, pod: PodUid, nodes: frozenset[NodeName]) -> bool:
-        """Have just these nodes refused for a pod; return whether that is news."""
+        """Set the refused nodes of a pod; return whether they are new."""
         if self.of(pod) == nodes:
             return False
         if nodes:
@@ -30,15 +30,15 @@ class RefusedNodes:
         return True
 
     def pods(self) -> Collection[PodUid]:
-        """Return the pods for which any node is refused, as they are now."""
+        """Return the pods with any refused node; a copy."""
         return list(self._by_pod)
 
     def freeze(self) -> Mapping[PodUid, frozenset[NodeName]]:
-        """Return a copy that stays as it is."""
+        """Return a copy that does not change."""
         return dict(self._by_pod)
 
 
 @lru_cache(maxsize=64)
 def _shared(nodes: frozenset[NodeName]) -> frozenset[NodeName]:
-    """Return one set for equal sets: the pods of a template are refused by the same thousand nodes."""
+    """Return one set for equal sets: the pods of a template have the same thousand refused nodes."""
     return nodes

@@ -1,4 +1,4 @@
-"""Tells who has room where: on one node, or for several pods at once on the nodes that are held for them."""
+"""Checks whether room is free: on one node, or for several pods at once on the nodes that are reserved for them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from app.model.snapshot import PART
 
 
 class Room:
-    """Looks at nodes and charges; changes neither."""
+    """Reads nodes and charges; changes neither."""
 
     def __init__(self, nodes: Nodes, charges: Charges, gpus: Gpus, queues: Queues) -> None:
         self._nodes = nodes
@@ -27,43 +27,43 @@ class Room:
         self._queues = queues
 
     def held_by(self, pods: Iterable[Pod]) -> Resources:
-        """Return what is paid for these pods together as far as they have nodes."""
+        """Return the sum that queues pay for these pods, as far as they have nodes."""
         charges = (self._charges.get(pod.uid) for pod in pods)
         return sum((one.paid for one in charges if one is not None and one.node is not None), NOTHING)
 
     def asked_by(self, pods: Iterable[Pod]) -> Resources:
-        """Return what is paid for these pods together once all have nodes."""
+        """Return the sum that queues pay for these pods once all have nodes."""
         charges = ((pod, self._charges.get(pod.uid)) for pod in pods)
         return sum((pod.request if one is None else one.paid for pod, one in charges), NOTHING)
 
     def is_free(self, name: NodeName, load: Load) -> bool:
-        """Whether the node takes work and has this much free."""
+        """Whether the node accepts work and has this much free."""
         node = self._usable(name)
         return node is not None and self._charges.fits(node, load)
 
     def is_free_later(self, name: NodeName, load: Load, freed: Load = NO_LOAD) -> bool:
-        """Whether the node takes work and has this much free once those have gone that are leaving it.
+        """Whether the node accepts work and has this much free once its pods that are being deleted are gone.
 
-        `freed` is what others give back besides, who are still to be told to leave.
+        `freed` is what other pods free too, whose eviction is not ordered yet.
         """
         node = self._usable(name)
         return node is not None and self._charges.fits_later(node, load, freed)
 
     def suffices(self, uids: Collection[PodUid]) -> bool:
-        """Whether these pods fit on the nodes held for them, now and all at once.
+        """Whether these pods fit on the nodes reserved for them, now and all at once.
 
-        Others that wait for room there count as if they were not there.
+        Other pods that wait for room there do not count.
         """
         return self._fit_together(uids, without=(Hold.AWAITED,))
 
     def limits(self) -> QueueLimits:
-        """Look at what the queues hold; good until anything changes that is not told to it."""
+        """Return the limits check for what the queues hold; valid until a change that is not counted in it."""
         return QueueLimits(self._charges, self._queues)
 
     def is_overbooked(self, uid: PodUid) -> bool:
-        """Whether the node held for the pod lacks what it asks for although all of its room is given out by now.
+        """Whether the node reserved for the pod has too little room for it, because other pods hold the room.
 
-        Others that wait for room there count as if they were not there.
+        Other pods that wait for room there do not count.
         """
         charge = self._charges.get(uid)
         node = self._nodes.get(charge.node) if charge is not None and charge.node is not None else None
@@ -74,7 +74,7 @@ class Room:
         )
 
     def suffices_later(self, uids: Collection[PodUid]) -> bool:
-        """Whether these pods fit on the nodes held for them once the pods have gone that are leaving these."""
+        """Whether these pods fit on the nodes reserved for them once the pods there that are being deleted are gone."""
         return self._fit_together(uids, without=(Hold.AWAITED, Hold.LEAVING))
 
     def _fit_together(self, uids: Collection[PodUid], *, without: Collection[Hold]) -> bool:
@@ -97,16 +97,16 @@ class Room:
         together = _together(charges)
         names = {name for charge in charges for name in charge.devices}
         found = [self._gpus.find(together.node, name) for name in names] if together.node is not None else []
-        # What nobody has a device for yet takes a whole one.
+        # Parts for which no device is open yet take a whole device.
         opened = sum(one is not None and one.hold is Hold.AWAITED for one in found)
         return replace(together, request=together.request + Resources(gpu_milli=GPU_MILLI * opened))
 
     # Parts of GPUs ----------------------------------------------------------------------------------------------------
 
     def parts_free(self, node: NodeName, name: str, *, without: Collection[PodUid], later: bool) -> int | None:
-        """Return how many parts of a shared GPU are free when these pods have left, and, `later`, all who are leaving.
+        """Return the free parts of a shared GPU without these pods, and, if `later`, without pods being deleted.
 
-        None when there is no such GPU, or nobody new may come on it.
+        None when there is no such GPU, or the GPU accepts no new pods.
         """
         found = self._gpus.find(node, name)
         if found is None or not found.is_open:
@@ -119,9 +119,9 @@ class Room:
         return found.free + going + (found.releasing if later else 0)
 
     def whole_again(self, node: NodeName, leaving: Collection[PodUid]) -> Mapping[str, Hold]:
-        """Return the shared GPUs of a node of which nobody has a part when these pods have left, and all who do anyhow.
+        """Return the shared GPUs of a node without any part in use once these pods and all pods being deleted are gone.
 
-        With how they are held now: those that are kept are not yet counted as leaving.
+        Each comes with its present state: GPUs in the state `kept` are not yet counted as being freed.
         """
         staying = {part.pod for part in self._gpus.parts.on(node) if part.hold is not Hold.LEAVING} - set(leaving)
         return {each.name: each.hold for each in self._gpus.shared(node) if staying.isdisjoint(each.holders)}

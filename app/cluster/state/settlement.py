@@ -1,6 +1,6 @@
-"""Derives from what is known of a pod what it is charged with. Every change of a pod ends here.
+"""Derives the charge of a pod from everything that is known about it. Every change of a pod ends here.
 
-So does every change of its group or its reservation: sums cannot drift from what caused them.
+Every change of the pod's group or reservation ends here too: sums cannot drift from their causes.
 """
 
 from collections.abc import Collection, Iterable
@@ -24,7 +24,7 @@ from app.model.pod import Pod
 
 
 class Settlement:
-    """Charges pods, and takes back promises that are no longer good. Only other parts of the cache call in here."""
+    """Charges pods, and drops reservations that are no longer valid. Only other parts of the cache call its methods."""
 
     def __init__(  # noqa: PLR0913 # every part that a charge follows from
         self,
@@ -50,14 +50,14 @@ class Settlement:
         self.gpu_books = GpuBooks(nodes, charges, gpus, changes, recharge=self.settle_each)
         """What nodes and queues pay for shared GPUs."""
         self.labelled = LabelledPods()
-        """Asked freely."""
+        """May be read."""
 
     def settle(self, uid: PodUid) -> None:
-        """Derive the pod's charge again; more room somewhere, now or soon, is relief for those who wait."""
+        """Derive the pod's charge again; more room, now or soon, is noted as a change that may let pods run."""
         self.gpu_books.restand(self._recharge(uid))
 
     def settle_each(self, uids: Iterable[PodUid]) -> None:
-        """Do so for several pods, and look only then at the nodes where they share GPUs: once each."""
+        """Settle several pods, and update the nodes where they share GPUs afterwards: once each."""
         nodes: set[NodeName] = set()
         for uid in list(uids):
             nodes.update(self._recharge(uid))
@@ -69,26 +69,26 @@ class Settlement:
             self.settle_each(pod.uid for pod in self._groups.pods(key))
 
     def follow_terms(self, key: GroupKey, before: GroupTerms | None) -> None:
-        """Charge a group's pods again when a pod that set its terms has come, changed or left."""
+        """Charge a group's pods again when a pod that set its terms is new, has changed or is gone."""
         after = self._groups.terms.of(key)
         if after != before and after is not None and before is not None:
             self.settle_groups([key])
 
-    # Promises that end by what the watches show ----------------------------------------------------------------------
+    # Reservations that end by what the watches show ------------------------------------------------------------------
 
     def lose_promise(self, uid: PodUid) -> None:
-        """Take back what is promised to a pod, which is settled next."""
+        """Drop the reservation of a pod; the caller settles the pod next."""
         self._reservations.drop(uid)
         self._changes.lose_promise(uid)
 
     def revoke_promise(self, uid: PodUid) -> None:
-        """Do so unless kube-scheduler or we may be writing the binding."""
+        """Drop the reservation of a pod unless kube-scheduler or Leeboard may be writing the binding."""
         held = self._reservations.get(uid)
         if held is not None and held.is_revocable:
             self.lose_promise(uid)
 
     def follow_promise(self, before: Pod | None, pod: Pod) -> None:
-        """End the promise to a pod by what the watch shows of it: a refusal, its binding, or its deletion."""
+        """End the reservation of a pod by what the watch shows of the pod: a refusal, its binding, or its deletion."""
         self.learn_from_condition(before, pod)
         held = self._reservations.get(pod.uid)
         was_bound = before is not None and before.node is not None
@@ -98,7 +98,7 @@ class Settlement:
             self._reservations.drop(pod.uid)
 
     def learn_from_condition(self, before: Pod | None, pod: Pod) -> bool:
-        """Take back what is promised to a pod that kube-scheduler's own filters accept nowhere; return whether."""
+        """Drop the reservation of a pod that kube-scheduler's own filters refuse everywhere; return whether it did."""
         held = self._reservations.get(pod.uid)
         if held is None or before is None or not held.is_refused(before, pod):
             return False
@@ -107,14 +107,14 @@ class Settlement:
         return True
 
     def lose_promises(self, held: Iterable[Reservation]) -> None:
-        """Take back these promises at once, except those that are being written: pods may find another place."""
+        """Drop these reservations at once, except those whose binding is being written: pods may find another node."""
         for one in held:
             if not one.is_written:
                 self.lose_promise(one.pod)
                 self.settle(one.pod)
 
     def lose_unpaid(self) -> None:
-        """Take back the promises to pods whose queue takes no pods."""
+        """Drop the reservations of pods whose queue accepts no pods."""
         self.lose_promises([one for one in self._reservations if one.is_revocable and self._is_unpaid(one)])
 
     def _is_unpaid(self, held: Reservation) -> bool:
@@ -124,7 +124,7 @@ class Settlement:
     # One charge a pod ------------------------------------------------------------------------------------------------
 
     def _recharge(self, uid: PodUid) -> Collection[NodeName]:
-        """Return the nodes on which the pod shares GPUs otherwise than before, for `GpuBooks.restand`."""
+        """Charge a pod again; return the nodes where its use of shared GPUs has changed, for `GpuBooks.restand`."""
         before, pod = self._charges.get(uid), self._pods.get(uid)
         charge = self._charge_of(pod) if pod else None
         if pod is not None and self._has_other_terms(uid, before, charge):
@@ -150,18 +150,18 @@ class Settlement:
         charge = charge_of(pod, held, on, self._nodes.device_mib)
         if charge is None or charge.hold is not Hold.LEAVING or charge.node is None:
             return charge
-        # Nobody ends it there: its queue could not start another in its place for as long as the machine is dead.
+        # No kubelet ends the pod there: its queue could not start another pod in its place while the machine is dead.
         return replace(charge, queue=None) if self._nodes.is_lost(charge.node) else charge
 
     def _is_outside(self, pod: Pod) -> bool:
-        """Whether a pod is of another scheduler, and the queue that it names does not exist.
+        """Whether a pod belongs to another scheduler, and the queue that it names does not exist.
 
-        Nobody could reclaim what it holds, so queues must not count on that.
+        Leeboard cannot reclaim what such a pod holds, so queues must not count on it.
         """
         return bool(pod.queue) and not pod.managed and not self._queues.exists(pod.queue)
 
     def _has_other_terms(self, uid: PodUid, before: Charge | None, charge: Charge | None) -> bool:
-        """Whether a pod is promised a node on terms on which it would not be bound: in its queue, or as preemptible."""
+        """Whether the terms of a reservation have changed: another queue, or preemptible then and not now."""
         held = self._reservations.get(uid)
         if held is None or not held.is_revocable or before is None or before.node is None or charge is None:
             return False

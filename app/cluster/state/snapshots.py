@@ -1,4 +1,4 @@
-"""Freezes what is known into Snapshots, and shows the nodes as columns."""
+"""Freezes the present state into Snapshots, and shows the nodes as columns."""
 
 from app.cluster.changes import ChangeLog
 from app.cluster.gpus.gpus import Gpus
@@ -18,7 +18,7 @@ from app.model.snapshot import NodeTable, Snapshot
 
 
 class Snapshots:
-    """Looks at all parts of the cache; changes nothing."""
+    """Reads all parts of the cache; changes nothing."""
 
     def __init__(  # noqa: PLR0913 # every part that a Snapshot shows
         self,
@@ -64,7 +64,7 @@ class Snapshots:
         return self._charges.residents()
 
     def take(self) -> Snapshot:
-        """Freeze what is known now; costs what has changed, and one copy of each column."""
+        """Freeze the present state; the cost is that of the changes, and one copy of each column."""
         waiting = self._groups.waiting()
         table, charges = self.table(), self._charges
         return Snapshot(
@@ -90,9 +90,9 @@ class Snapshots:
         )
 
     def places_without(self, pod: Pod, node: NodeName) -> Snapshot:
-        """Freeze what a place for one pod alone is chosen by, as if it held none on this node: nobody else's turn.
+        """Freeze what is needed to choose a node for one pod alone, as if it had no place on this node; without groups.
 
-        Forming all groups again would be half of what kube-scheduler waits for whenever it offers other nodes.
+        Forming all groups again would be half of the response time whenever kube-scheduler offers other nodes.
         """
         if pod.near or pod.labels is not None:
             return self.take().without([(pod, node)])

@@ -1,4 +1,4 @@
-"""Closes the nodes of pods that hold amounts there that cannot be read, for as long as they do."""
+"""Closes nodes with pods that hold amounts that Leeboard cannot read, as long as such a pod is there."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -14,22 +14,22 @@ class UnreadPods:
     """The pods by node. Only `ClusterCache` calls `replace`."""
 
     def __init__(self, nodes: Nodes) -> None:
-        """Start with none; `nodes` are closed and opened."""
+        """Start without pods; `nodes` are closed and opened."""
         self._nodes = nodes
         self._on: dict[NodeName, set[PodUid]] = {}
 
     def nodes(self) -> Collection[NodeName]:
-        """Return the nodes that give out nothing more because of pods there; not to be kept."""
+        """Return the nodes that accept no new pods because of such pods; the caller must not keep the value."""
         return self._on
 
     def closed(self) -> list[NodeName]:
-        """Return the nodes that would take work but for pods of which not all can be read."""
+        """Return the nodes that would accept work without pods that cannot be read completely."""
         nodes = (self._nodes.get(name) for name in self._on)
         closed = [node for node in nodes if node is not None and node.problem == UNREAD_PODS]
         return [node.name for node in closed if replace(node, problem="").takes_work]
 
     def replace(self, before: Pod | None, pod: Pod | None) -> list[NodeName]:
-        """Take over a pod as it is now instead of as it was; return the nodes that are closed or opened by that."""
+        """Replace the old version of a pod by the new one; return the nodes that this closes or opens."""
         names: list[NodeName] = []
         for one, is_there in ((before, False), (pod, True)):
             if one is None or not one.unread or one.node is None:
