@@ -1,1 +1,1 @@
-"""Which pods belong to which PodGroup, on what terms, and how far each group is."""
+"""Which pods belong to which PodGroup, on what terms, and the progress of each group."""

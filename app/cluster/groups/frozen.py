@@ -1,6 +1,6 @@
-"""A mapping of PodGroups that is handed out frozen for next to nothing, however many it holds.
+"""A mapping of PodGroups that can be frozen at almost no cost, whatever its size.
 
-It is kept in buckets: whoever gets it shares them, and a change afterwards copies the one bucket that it falls into.
+The mapping is kept in buckets. A frozen mapping shares them. A later change copies only the bucket that it changes.
 """
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
@@ -13,16 +13,16 @@ from app.model.names import GroupKey
 V = TypeVar("V")
 
 BUCKETS = 512
-"""50,000 groups make buckets of a hundred: as cheap to copy as the list of all buckets."""
+"""50,000 groups give buckets of about a hundred: a bucket is as cheap to copy as the list of all buckets."""
 
 
 class FrozenGroups(Mapping[GroupKey, V]):
-    """The groups at one moment, in an order that is the same in every process that holds the same groups."""
+    """The groups at one moment, in an order that is the same in every process with the same groups."""
 
     __slots__ = ("_buckets", "_count")
 
     def __init__(self, buckets: list[dict[GroupKey, V]], count: int) -> None:
-        """`buckets` and what is in them is never written again."""
+        """Neither `buckets` nor a bucket in it is written after this."""
         self._buckets = buckets
         self._count = count
 
@@ -39,15 +39,15 @@ class FrozenGroups(Mapping[GroupKey, V]):
         return self._count
 
     def values(self) -> ValuesView[V]:
-        """Return the groups, without looking any of them up."""
+        """Return the groups, without a lookup."""
         return _Values(self)
 
     def items(self) -> ItemsView[GroupKey, V]:
-        """Return keys and groups, without looking any of them up."""
+        """Return keys and groups, without a lookup."""
         return _Items(self)
 
     def buckets(self) -> list[dict[GroupKey, V]]:
-        """Return what it is made of, only to be read."""
+        """Return the buckets; read only."""
         return self._buckets
 
 
@@ -74,22 +74,22 @@ class _Items(ItemsView[GroupKey, V]):
 
 
 class Buckets(Generic[V]):
-    """The groups as they change. `freeze` costs one copy of the list of buckets, a change at most one of a bucket."""
+    """The groups as they change. `freeze` copies the list of buckets; a change copies at most one bucket."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without groups."""
         self._buckets: list[dict[GroupKey, V]] = [{} for _ in range(BUCKETS)]
         self._mine = set(range(BUCKETS))
-        """The buckets that nobody else has been given; changed by `freeze` and by the first write after it."""
+        """The buckets that no frozen mapping shares; changed by `freeze` and by the first write after it."""
         self._count = 0
         self._frozen: FrozenGroups[V] | None = None
 
     def get(self, key: GroupKey) -> V | None:
-        """Return what is kept of a group, None when nothing is."""
+        """Return the stored group; None when there is none."""
         return self._buckets[_number(key)].get(key)
 
     def put(self, key: GroupKey, group: V | None) -> None:
-        """Keep this of a group, or nothing (None), instead of what was kept before."""
+        """Store a group; None removes it."""
         bucket = self._writable(_number(key))
         before = len(bucket)
         if group is None:
@@ -99,7 +99,7 @@ class Buckets(Generic[V]):
         self._count += len(bucket) - before
 
     def freeze(self) -> FrozenGroups[V]:
-        """Return the groups as they are now; the same value as long as none has changed."""
+        """Return the present groups; the same value as long as none has changed."""
         if self._frozen is None:
             self._mine.clear()
             self._frozen = FrozenGroups(list(self._buckets), self._count)
@@ -114,5 +114,5 @@ class Buckets(Generic[V]):
 
 
 def _number(key: GroupKey) -> int:
-    # Not hash(): that of a text differs from process to process, and a plan is to be told again from its snapshot.
+    # Not hash(): the hash of a text differs between processes, and a plan must be reproducible from its snapshot.
     return crc32(key.name.encode(errors="surrogatepass")) % BUCKETS

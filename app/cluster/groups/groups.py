@@ -1,4 +1,4 @@
-"""Forms a PodGroup from its object and its pods: who is ready to start, who is missing, why it cannot be planned."""
+"""Forms a PodGroup from its object and its pods: ready pods, missing pods, and why the group cannot be planned."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -13,7 +13,7 @@ from app.model.reason import Reason, Refusal
 from app.model.sentence import counted
 
 NAMES_SHOWN = 10
-"""Sub-groups that a sentence names: a PodGroup of hundreds shall not fill its own status."""
+"""Sub-groups that a message names: a PodGroup of hundreds must not fill its own status."""
 
 NOBODY: Mapping[str, int] = {}
 NEVER: Mapping[PodUid, float] = {}
@@ -21,50 +21,50 @@ NEVER: Mapping[PodUid, float] = {}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pod is, or is promised to be."""
+    """The node of a pod, bound or reserved."""
 
     node: NodeName
     devices: tuple[str, ...] = ()
-    """The shared devices it has a part of there."""
+    """The shared devices of which the pod has a part there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The pods of one group, sorted by what they can do now."""
+    """The pods of one group, sorted by their state."""
 
     pods: Collection[Pod]
     places: Mapping[PodUid, Place]
-    """Where those are that have a place: promised, binding or bound."""
+    """The places of the pods that have one: promised, binding or bound."""
     stuck: Collection[PodUid]
-    """Those that kube-scheduler's own filters accept nowhere, although there seemed to be room."""
+    """Pods for which kube-scheduler's own filters refuse all nodes, although Leeboard found room."""
     overlooked: Collection[PodUid] = ()
-    """Those that kube-scheduler did not ask about when they had a place."""
+    """Pods that kube-scheduler did not send while they had a place."""
     succeeded: Mapping[str, int] = field(default_factory=lambda: NOBODY)
-    """Those that have finished well, by pod set."""
+    """Pods that have succeeded, by pod set."""
     started: Mapping[PodUid, float] = field(default_factory=lambda: NEVER)
-    """Since when they run, in seconds since the epoch, as far as it is known."""
+    """The time since which pods run, in seconds since the epoch, as far as it is known."""
     gpus_unknown: str = ""
-    """One sentence for those that ask for GPUs while it is not known which GPUs work; empty when it is."""
+    """The message for pods that request GPUs while it is unknown which GPUs work; empty when that is known."""
 
     def ready(self) -> tuple[Pod, ...]:
-        """Return the pods that can start, in the order in which they do."""
+        """Return the pods that can start, in the order of their start."""
         return _ordered(pod for pod in self.pods if pod.uid not in self.places and self._can_start(pod))
 
     def placed(self) -> tuple[Placed, ...]:
-        """Return the pods that have a place and keep it: to its gang, a pod that is being deleted is gone already."""
+        """Return the pods that have a place and keep it: for its gang, a pod that is being deleted is gone already."""
         staying = _ordered(pod for pod in self.pods if pod.uid in self.places and not pod.deleting)
         there = ((pod, self.places[pod.uid]) for pod in staying)
         return tuple(Placed(pod=pod, node=place.node, devices=place.devices) for pod, place in there)
 
     def started_at(self) -> float | None:
-        """Return when the first of the pods began that are bound and stay; None when none has, or nothing tells."""
+        """Return the earliest start of the bound pods that are not being deleted; None when no start is known."""
         if not self.started:
             return None
         running = (pod.uid for pod in self.pods if pod.node is not None and not pod.deleting)
         return min((self.started[uid] for uid in running if uid in self.started), default=None)
 
     def last_bound_at(self) -> float:
-        """Return when the last of the bound pods began, or was created where nothing tells; 0 when none is bound."""
+        """Return the latest start of the bound pods, or creation where no start is known; 0 when none is bound."""
         bound = (pod for pod in self.pods if pod.node is not None and not pod.deleting)
         return max((self.started.get(pod.uid, pod.created_at) for pod in bound), default=0.0)
 
@@ -85,8 +85,8 @@ def _ordered(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 def form(
     key: GroupKey, spec: GroupSpec | None, members: Members, on: GroupTerms, set_aside: Refusal | None = None
 ) -> PodGroup:
-    """Return the group as the planner sees it; `refusal` is set when pods wait and none can, whatever is free."""
-    # 1. its object, or what stands in for it  2. its pods  3. what keeps those back that wait
+    """Return the group for the planner; `refusal` is set when pods are pending and none can start, whatever is free."""
+    # 1. its object, or the substitute for it  2. its pods  3. why its pending pods cannot start
     spec = spec or spec_of_pod(min(members.pods, key=lambda pod: (pod.created_at, pod.name)))
     if spec.root is not None and not has_sub_groups(spec):
         members = _without_sub_groups(members)
@@ -118,9 +118,9 @@ def form(
 
 
 def is_stale(group: PodGroup) -> bool:
-    """Whether a gang that has started has lost members below a minimum, and nothing is under way to replace them.
+    """Whether a started gang has fewer members than a minimum, and no replacement of the lost members is under way.
 
-    A gang of which any pod has finished well is ending, not broken (KAI, rule 15).
+    A gang with a pod that has succeeded is ending, not broken (KAI, rule 15).
     """
     if not group.placed or any(group.succeeded.values()) or not group.owed:
         return False
@@ -128,30 +128,30 @@ def is_stale(group: PodGroup) -> bool:
 
 
 def is_bound_in_part(group: PodGroup) -> bool:
-    """Whether some pods of a gang are bound, and fewer than its minimum, whatever is promised to the others."""
+    """Whether some pods of a gang are bound, but fewer than its minimum, whatever is reserved for its other pods."""
     bound = tuple(one for one in group.placed if one.pod.node is not None)
     return bool(bound) and replace(group, placed=bound).owed > 0
 
 
 def has_sub_groups(spec: GroupSpec) -> bool:
-    """Whether the object divides its pods; the root of one that only states a topology does not."""
+    """Whether the object divides its pods; a root that only states a topology does not divide them."""
     return spec.root is not None and any(leaf.name for leaf in spec.root.leaves())
 
 
 def _without_sub_groups(members: Members) -> Members:
-    """Return the members without the labels that name parts of a group that has none."""
+    """Return the members without sub-group labels, for a group that has no sub-groups."""
     pods = [replace(pod, subgroup="") if pod.subgroup else pod for pod in members.pods]
     return replace(members, pods=pods)
 
 
 def _unknown_owner(members: Members) -> Refusal | None:
-    """Say that it is not known yet which pods a pod belongs to: alone it might start without its gang."""
+    """Return the refusal while the owners of a pod are unknown: alone, the pod might start without its gang."""
     sentence = next((pod.ungrouped for pod in _ordered(pod for pod in members.waiting() if pod.ungrouped)), "")
     return Refusal(reason=Reason.OWNER_UNKNOWN, sentence=sentence) if sentence else None
 
 
 def _unknown_gpus(members: Members) -> Refusal | None:
-    """Say that it is not known yet which GPUs work: a sick one would look free."""
+    """Return the refusal while it is unknown which GPUs work: an unhealthy GPU would count as free."""
     if members.gpus_unknown and any(pod.asks_for_gpus for pod in members.waiting()):
         return Refusal(reason=Reason.DECIDING, sentence=members.gpus_unknown)
     return None
@@ -159,7 +159,7 @@ def _unknown_gpus(members: Members) -> Refusal | None:
 
 def _object_problem(key: GroupKey, spec: GroupSpec, members: Members) -> Refusal | None:
     if spec.suspended:
-        # Said before anything that is missing: nothing comes until its owner lets it.
+        # This is stated before anything that is missing: the owner creates no pods while it is suspended.
         return Refusal(reason=Reason.OWNER_SUSPENDED, sentence=spec.suspended)
     if not spec.problem:
         return None
@@ -171,7 +171,7 @@ def _object_problem(key: GroupKey, spec: GroupSpec, members: Members) -> Refusal
 
 
 def _lost_member(group: PodGroup, members: Members) -> Refusal | None:
-    """Say that a pod waits that belongs to no pod set: it could never start, and nobody would see why."""
+    """Return the refusal for a pending pod that belongs to no pod set: it can never start; the user must see why."""
     if group.root is None:
         return None
     names = sorted(leaf.name for leaf in group.root.leaves())
@@ -186,7 +186,7 @@ def _lost_member(group: PodGroup, members: Members) -> Refusal | None:
 
 
 def _missing_members(group: PodGroup, members: Members) -> Refusal | None:
-    """Say why fewer pods are ready than are owed: unreadable, refused, or not there (KAI's NotReady text)."""
+    """Return why fewer pods are ready than are needed: unreadable, refused, or missing (KAI's NotReady text)."""
     short = _short(group)
     if short is None:
         return None
@@ -196,7 +196,7 @@ def _missing_members(group: PodGroup, members: Members) -> Refusal | None:
 
 
 def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
-    """Say which of the pods cannot be read, or else is accepted nowhere."""
+    """Return which of the pods cannot be read, or otherwise which pod kube-scheduler refuses everywhere."""
     for pod in pods:
         if pod.problem:
             return Refusal(reason=Reason.INVALID_REQUEST, sentence=f"Pod {pod.name}: {pod.problem}.")
@@ -212,7 +212,7 @@ def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
 
 
 def overlooked(pod: Pod, *, is_overlooked: bool) -> Refusal | None:
-    """Say why a pod gets no place although there may be room: kube-scheduler would not look at it; None if it would."""
+    """Return why a pod gets no place because kube-scheduler does not send it; None if kube-scheduler does."""
     if pod.lacks_claim:
         sentence = f"The scheduler does not consider pod {pod.name} before its ResourceClaim {pod.lacks_claim}, exists."
     elif is_overlooked:
@@ -249,7 +249,7 @@ def _too_few(group: PodGroup, short: PodSet, pods: Collection[Pod], members: Mem
 
 
 def _others_missing(group: PodGroup, said: PodSet, members: Members) -> list[str]:
-    """Name the sub-groups that lack pods besides the one that is told of."""
+    """Return the names of the other sub-groups that lack pods."""
     if group.root is None:
         return []
     there = Counter(group.pod_set(pod) for pod in members.pods if not pod.deleting)
@@ -265,7 +265,7 @@ def _others_missing(group: PodGroup, said: PodSet, members: Members) -> list[str
 
 
 def _short(group: PodGroup) -> PodSet | None:
-    """Return the first pod set that has fewer pods ready than it owes (KAI judges each by itself)."""
+    """Return the first pod set with fewer ready pods than it needs (KAI judges each pod set alone)."""
     if group.root is None:
         return None if len(group.pending) >= group.owed else PodSet(min_member=group.min_member)
     there = Counter(group.pod_set(pod) for pod in group.pending)

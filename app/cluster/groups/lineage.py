@@ -1,4 +1,4 @@
-"""Remembers which pods come from which owners, so that a change above reaches those below."""
+"""Keeps which pods have which owners, so that a change of an owner reaches the pods below it."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,42 +13,43 @@ Link = tuple[str, str, str, str]
 
 
 def link_of(ref: OwnerRef, namespace: str) -> Link:
-    """Return what an object is known by below it, whatever version of its kind is named."""
+    """Return the identity of an object for the objects below it, whatever version of its kind they name."""
     return ref.kind.group, ref.kind.name, namespace, ref.uid or ref.name
 
 
 @dataclass(slots=True)
 class OwnedPods:
-    """The pods that have the same owner. Changed by `Lineage` alone."""
+    """The pods that have the same owner. Only `Lineage` changes them."""
 
     first: OwnerRef
     namespace: str
     pods: set[PodUid] = field(default_factory=set)
     links: tuple[Link, ...] = ()
-    """Whatever was met on the way up, and what is missing; once each. Tens of thousands have one: no set."""
+    """All owners found on the way up, and the missing one; once each. Tens of thousands have one link: so it is no set.
+    """
     missing: OwnerRef | None = None
     link: Link = field(init=False)
-    """Of its first owner."""
+    """Of their first owner."""
 
     def __post_init__(self) -> None:
         self.link = link_of(self.first, self.namespace)
 
 
 class Lineage:
-    """Pods by their owners. An owner that is gone is kept in `Owners` until its last pod is."""
+    """Pods by their owners. An owner that is gone is kept in `Owners` until its last pod is gone."""
 
     def __init__(self, owners: Owners) -> None:
         """Start empty."""
         self._owners = owners
         self._lines: dict[Link, OwnedPods] = {}
         self._below: dict[Link, set[Link]] = {}
-        """The lines that meet, or miss, an object on their way up."""
+        """The lines that have found, or miss, an object on their way up."""
         self._gone: set[Link] = set()
         self._late: dict[Link, OwnedPods] = {}
-        """The lines that miss an object: few, so that they may be asked for every second."""
+        """The lines that miss an object: few, so that they can be read every second."""
 
     def add(self, first: OwnerRef, namespace: str, pod: PodUid) -> OwnedPods:
-        """Add a pod to those of its owner; return them."""
+        """Add a pod to the pods of its owner; return them."""
         line = self._lines.get(link_of(first, namespace))
         if line is None:
             line = OwnedPods(first, namespace)
@@ -69,9 +70,9 @@ class Lineage:
             self._owners.forget_end(first)
 
     def note(self, line: OwnedPods, walk: Walk) -> None:
-        """Note whom the pods of a line met on the way up, and whom they miss."""
+        """Note the owners that the pods of a line have, and the owner that is missing."""
         links = [link_of(one.ref, one.namespace) for one in walk.owners]
-        # Whoever is not there may come, and whoever is named by a label may be made again under that name.
+        # A missing object may be created later, and an object named by a label may be created again under its name.
         named = None if line.first.uid else line.first
         links += [link_of(ref, line.namespace) for ref in (walk.missing, walk.ended, named) if ref is not None]
         line.missing = walk.missing
@@ -82,15 +83,15 @@ class Lineage:
         self._link(line, links)
 
     def note_asked(self, line: OwnedPods, ref: OwnerRef) -> None:
-        """Note an object beside the way that was asked for: its changes concern the pods of the line, too.
+        """Note an object outside the chain of owners that was read: its changes affect the pods of the line too.
 
-        So do those of one that is made later under its name.
+        So do changes of an object that is created later under its name.
         """
         asked = (link_of(one, line.namespace) for one in (ref, replace(ref, uid="")))
         self._link(line, (*line.links, *asked))
 
     def retire(self, owner: Owner) -> None:
-        """Forget an owner that is gone as soon as no pods come from it."""
+        """Forget an owner that is gone as soon as no pods have it."""
         link = link_of(owner.ref, owner.namespace)
         if link in self._below:
             self._gone.add(link)
@@ -98,16 +99,16 @@ class Lineage:
             self._owners.drop(owner.ref.uid)
 
     def is_gone(self, ref: OwnerRef, namespace: str) -> bool:
-        """Return whether an owner has gone before its pods."""
+        """Return whether an owner is gone before its pods."""
         return link_of(ref, namespace) in self._gone
 
     def lines_of(self, owner: Owner) -> Collection[OwnedPods]:
-        """Return the lines that lead to an object, or have asked for it by its name."""
+        """Return the lines that lead to an object, or that have read it by its name."""
         refs = owner.ref, replace(owner.ref, uid="")
         return list({line.link: line for ref in refs for line in self.lines_to(ref, owner.namespace)}.values())
 
     def lines_to(self, ref: OwnerRef, namespace: str) -> Collection[OwnedPods]:
-        """Return the lines that meet an object on their way up, or miss it there."""
+        """Return the lines that have found an object on their way up, or miss it there."""
         return [self._lines[link] for link in self._below.get(link_of(ref, namespace), ())]
 
     def waiting_for(self, kind: Kind) -> Collection[OwnedPods]:
@@ -115,16 +116,16 @@ class Lineage:
         return [line for line in self._late.values() if line.missing is not None and line.missing.kind == kind]
 
     def missing(self) -> Collection[tuple[OwnerRef, str]]:
-        """Return the objects that are missing, with their namespaces."""
+        """Return the missing objects, with their namespaces."""
         return [(line.missing, line.namespace) for line in self._late.values() if line.missing is not None]
 
     def pods_below(self, owner: Owner) -> Iterator[PodUid]:
-        """Return the pods that come from an object."""
+        """Return the pods below an object."""
         for link in tuple(self._below.get(link_of(owner.ref, owner.namespace), ())):
             yield from self._lines[link].pods
 
     def _link(self, line: OwnedPods, links: Iterable[Link]) -> None:
-        # Its own link is kept once, not in one more copy for each place that refers to it.
+        # The line's own link is kept once, not as one more copy for each place that refers to it.
         now = dict.fromkeys(line.link if link == line.link else link for link in links)
         before = dict.fromkeys(line.links)
         for link in before.keys() - now:
@@ -147,12 +148,12 @@ class OwnedObjects:
     """PodGroup objects by their owners."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without objects."""
         self._links: dict[GroupKey, Link] = {}
         self._keys: dict[Link, set[GroupKey]] = {}
 
     def put(self, spec: GroupSpec) -> bool:
-        """Take over who owns an object now; return whether that is news."""
+        """Store the owner of an object; return whether it has changed."""
         link = link_of(spec.owner, spec.key.namespace) if spec.owner is not None else None
         if self._links.get(spec.key) == link:
             return False
@@ -172,10 +173,10 @@ class OwnedObjects:
             del self._keys[link]
 
     def of(self, owner: OwnerRef, namespace: str) -> Collection[GroupKey]:
-        """Return the objects that an owner has."""
+        """Return the objects of an owner."""
         return tuple(self._keys.get(link_of(owner, namespace), ()))
 
 
 def pods_of(lines: Iterable[OwnedPods]) -> list[PodUid]:
-    """Return the pods of several lines, as they are now."""
+    """Return the present pods of several lines."""
     return [uid for line in lines for uid in line.pods]

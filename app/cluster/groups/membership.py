@@ -1,7 +1,7 @@
-"""Knows which pods belong to which PodGroup, and forms the groups again when they are asked for.
+"""Keeps which pods belong to which PodGroup, and forms the groups again when they are read.
 
-A group is formed again only after something about it changed, however many changes there were: a gang of 500 pods that
-arrive one by one is formed once. What is known of groups besides is kept by parts, which are its attributes.
+A group is formed again only after a change, and once for any number of changes: a gang of 500 pods that are created one
+by one is formed once. Its attributes are parts that keep further facts about groups.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ from app.model.reason import Refusal
 UNLISTED_GPUS = "It waits until Leeboard knows which GPUs work: it cannot list GpuNodes now, and its /readyz says why."
 
 Places = Callable[[Pod], Place | None]
-"""Where a pod has a place: promised, binding or bound; None when it has none."""
+"""The place of a pod: promised, binding or bound; None when the pod has none."""
 
 
 class Membership:
@@ -35,31 +35,31 @@ class Membership:
     def __init__(
         self, place: Places, takes_pods: Callable[[QueueName], bool] = bool, changes: ChangeLog | None = None
     ) -> None:
-        """Start empty; `place` tells where a pod has a place, `takes_pods` whether a queue exists and is sound."""
+        """Start empty; `place` returns the place of a pod, `takes_pods` whether a queue exists and is valid."""
         self._place = place
         self._pods: dict[GroupKey, dict[PodUid, Pod]] = {}
         changes = changes or ChangeLog()
         self.touched = Touched(self._pods, changes)
         """Which groups have changed."""
         self.specs = GroupSpecs()
-        """What is stated of groups; changed through `Membership` alone."""
+        """What objects and owners state about groups; changed through `Membership` alone."""
         self.terms = StartedTerms(self.specs, self._pods, takes_pods)
         """Queue and priority of groups."""
         self.progress = GangProgress(self.specs, self._pods, self.touched)
         """How many pods gangs need, and have."""
         self.staleness = Staleness(self.touched)
-        """Which gangs are broken."""
+        """Which gangs are stale."""
         self.asked = AskedPods(self.touched)
-        """Which pods kube-scheduler does not look at."""
+        """Which pods kube-scheduler does not handle."""
         self.unsettled = UnsettledGroups(changes)
-        """Which waiting groups are to be planned."""
+        """Which pending groups must be planned."""
         self._started: dict[PodUid, float] = {}
         self._set_aside: dict[GroupKey, Refusal] = {}
         self._gpus_unknown = ""
         self._formed = FormedGroups()
         self._torn = TornSince()
         self._unformed: set[GroupKey] = set()
-        """Groups in which nobody waits, which have changed since those that run were asked for."""
+        """Groups without pending pods that have changed since the running groups were last read."""
 
     # Changing -------------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Membership:
         return is_new or is_moved
 
     def set_derived(self, key: GroupKey, spec: GroupSpec) -> bool:
-        """Set what its owners say of a group whose pods are about to join; return whether anything changed."""
+        """Set what the owners state about a group whose pods join next; return whether anything changed."""
         return self._restate(key, is_new=self.specs.put_derived(key, spec))
 
     def _restate(self, key: GroupKey, *, is_new: bool) -> bool:
@@ -98,7 +98,7 @@ class Membership:
         self.touched.mark(pod.group)
 
     def hear(self, pod: Pod) -> None:
-        """Replace a pod by one of which kube-scheduler has said something else: no reason to form its group again."""
+        """Replace a pod about which only kube-scheduler's statement has changed: its group need not be formed again."""
         self._pods[pod.group][pod.uid] = pod
 
     def leave(self, pod: Pod) -> None:
@@ -118,53 +118,53 @@ class Membership:
         self.touched.mark(pod.group)
 
     def note_start(self, pod: Pod, started_at: float) -> None:
-        """Note since when a member runs, in seconds since the epoch."""
+        """Note the time since which a member runs, in seconds since the epoch."""
         if self._started.get(pod.uid) != started_at:
             self._started[pod.uid] = started_at
             self.touched.mark(pod.group)
 
     def set_aside(self, key: GroupKey, refusal: Refusal) -> None:
-        """Leave a group out of planning, for this reason."""
+        """Exclude a group from planning, for this reason."""
         self._set_aside[key] = refusal
         self.touched.mark(key)
 
     def readmit(self, key: GroupKey) -> None:
-        """Let a group take part again."""
+        """Let a group take part in planning again."""
         if self._set_aside.pop(key, None) is not None:
             self.touched.mark(key)
 
     def doubt_gpus(self) -> None:
-        """Refuse groups that are formed from now on when a pod of theirs waits for GPUs: which work is not known."""
+        """Refuse groups that are formed from now on with pods that need GPUs: it is unknown which GPUs work."""
         self._gpus_unknown = UNLISTED_GPUS
 
     def trust_gpus(self) -> Collection[GroupKey]:
-        """Note that all agents there are have been heard, or that nobody waits for them any longer.
+        """Note that all agents have reported, or that Leeboard does not wait for their reports any longer.
 
-        Returns the groups that were refused for it, thousands maybe: each is judged again once it is touched.
+        Returns the groups that were refused for it, perhaps thousands: each is judged again once it is touched.
         """
         because, self._gpus_unknown = self._gpus_unknown, ""
         waiting = self._formed.waiting().items() if because else ()
         return [key for key, group in waiting if group.refusal is not None and group.refusal.sentence == because]
 
-    # Asking ---------------------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------------------------
 
     def keys(self) -> Collection[GroupKey]:
         """Return the groups that have pods."""
         return self._pods.keys()
 
     def pods(self, key: GroupKey) -> Collection[Pod]:
-        """Return the pods of a group; not to be kept across an await."""
+        """Return the pods of a group; the caller must not keep the value across an await."""
         return self._pods.get(key, {}).values()
 
     def constraints(self, pod: Pod) -> Sequence[TopologyConstraint]:
-        """Return what the pod is to be close to others by; nothing for a pod that has nobody to be close to."""
+        """Return the topology constraints of a pod; nothing for a pod without other pods in its group."""
         spec = self.specs.get(pod.group)
         if spec is None or spec.root is None or len(self._pods.get(pod.group, ())) <= 1:
             return ()
         return tuple(spec.root.constraints_on(pod.subgroup if has_sub_groups(spec) else ""))
 
     def alone(self, pod: Pod, spec: GroupSpec | None = None) -> PodGroup:
-        """Return the group that a pod which is not there yet would be, for a what-if; `spec` is what its owners say."""
+        """Return the group that a future pod would form, for a what-if; `spec` is what its owners state."""
         spec = spec or (self.specs.get(pod.group) if pod.names_group else None)
         members = Members(pods=(pod,), places={}, stuck=(), gpus_unknown=self._gpus_unknown)
         return form(pod.group, spec, members, self.terms.with_spec(pod.group, spec, pod))
@@ -172,37 +172,37 @@ class Membership:
     # Forming --------------------------------------------------------------------------------------------------------
 
     def waiting(self) -> FrozenGroups[PodGroup]:
-        """Return the groups with pods that have no place; the value never changes, it is one more after a change."""
+        """Return the groups with pods that have no place; the value never changes: a change makes a new value."""
         for key in self.touched.drain_stale():
             if self._put_waiting(key):
                 self.unsettled.note(key, waits=self._formed.waits(key))
         return self._formed.waiting()
 
     def running(self) -> FrozenGroups[PodGroup]:
-        """Return the groups that hold places, as they were when those that wait were last asked for."""
+        """Return the groups that hold places, as of the last reading of the pending groups."""
         unformed, self._unformed = self._unformed, set()
         for key in unformed:
             self._put_running(key, self._members(key))
         return self._formed.running()
 
     def form(self) -> None:
-        """Form the groups now that have changed, so that the next snapshot need not."""
+        """Form the groups that have changed now, so that the next snapshot need not do it."""
         self.waiting()
         self.running()
 
     def stale_since(self) -> Mapping[GroupKey, float]:
-        """Return the stale gangs with since when they are, in seconds since the epoch; not to be kept.
+        """Return the stale gangs and since when, in seconds since the epoch; the caller must not keep the value.
 
-        One that has become stale since `age_stale` is not among them.
+        A gang that has become stale since `age_stale` is not among them.
         """
         self.running()
         return self.staleness.since()
 
     def age_stale(self, now: float) -> None:
-        """Note the time, in seconds since the epoch, for gangs that have become stale or torn since last asked.
+        """Record the time, in seconds since the epoch, for gangs that are stale or partially bound since the last call.
 
-        To be called before a snapshot is planned from, and not before every kind has been listed: until then gangs
-        look as if their members were gone. Costs what the groups cost that have changed.
+        The caller calls this before a snapshot is planned, and not before every kind has been listed: until then the
+        members of gangs seem to be missing. The cost is that of the groups that have changed.
         """
         self.waiting()
         self.running()

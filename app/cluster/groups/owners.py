@@ -1,4 +1,4 @@
-"""Remembers the objects that own pods, and walks from a pod up to where its owners end or are not known yet."""
+"""Keeps the objects that own pods, and walks from a pod up to its last owner, or to the first unknown owner."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.model.owner import Kind, Owner, OwnerRef
 
 LONGEST_WALK = 16
-"""Owners above a pod that are followed: real chains have up to five, and a circle of owners must not hold us up."""
+"""The maximum number of owners of a pod that are followed: real chains have up to five, and a circle must end."""
 
 Name = tuple[str, str, str, str]
 """API group, kind, namespace and name: two watches of one kind in different versions show the same objects."""
@@ -14,28 +14,28 @@ Name = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The owners of a pod as far as they are known, from its own up."""
+    """The owners of a pod as far as they are known, from the nearest up."""
 
     owners: tuple[Owner, ...] = ()
     missing: OwnerRef | None = None
-    """Whom the last of them names and nobody has shown yet; None when the walk has come to its end."""
+    """The unknown owner that the last object names; None when the walk is complete."""
     ended: OwnerRef | None = None
-    """Whom the last of them names and who is gone or may not be read; None when it is owned by nobody."""
+    """The owner that the last object names and that is gone or may not be read; None when there is no such owner."""
 
 
 class Owners:
-    """Owners by uid and by name. Changed by `control.grouping` alone."""
+    """Owners by uid and by name. Only `control.grouping` changes them."""
 
     def __init__(self, pod: Callable[[str], Owner | None]) -> None:
-        """Start empty; `pod` returns the pod of this uid as an owner: pods own others in a LeaderWorkerSet."""
+        """Start empty; `pod` returns the pod of this uid as an owner: in a LeaderWorkerSet, pods own other pods."""
         self._pod = pod
         self._by_uid: dict[str, Owner] = {}
         self._by_name: dict[Name, Owner] = {}
         self._ended: set[OwnerRef | None] = set()
-        """Those that are gone or may not be read: a walk ends before them."""
+        """Owners that are gone or may not be read: a walk ends before them."""
 
     def put(self, owner: Owner) -> bool:
-        """Take over an owner as it is now; return whether anything has changed."""
+        """Store an owner; return whether anything has changed."""
         self._ended.discard(owner.ref)
         if self._by_uid.get(owner.ref.uid) == owner:
             return False
@@ -44,7 +44,7 @@ class Owners:
         return True
 
     def drop(self, uid: str) -> None:
-        """Forget an owner that is gone."""
+        """Forget a deleted owner."""
         owner = self._by_uid.pop(uid, None)
         if owner is None:
             return
@@ -58,7 +58,7 @@ class Owners:
         return self._by_uid.get(uid)
 
     def end_at(self, ref: OwnerRef) -> None:
-        """Have walks end before an object that is gone, or that we may not read (KAI's rule)."""
+        """Make walks end before an object that is gone, or that Leeboard may not read (KAI's rule)."""
         self._ended.add(ref)
 
     def of(self, kind: Kind) -> list[Owner]:
@@ -66,15 +66,15 @@ class Owners:
         return [owner for owner in self._by_uid.values() if owner.ref.kind == kind]
 
     def forget_end(self, ref: OwnerRef | None) -> None:
-        """Forget that walks end before an object to which none may lead any more."""
+        """Forget that walks end before an object to which no walk can lead any more."""
         self._ended.discard(ref)
 
     def reopen(self, kind: Kind) -> None:
-        """Look again for objects of a kind: it can be read now."""
+        """Look for objects of a kind again: the kind can be read now."""
         self._ended = {ref for ref in self._ended if ref is not None and ref.kind != kind}
 
     def find(self, kind: Kind, namespace: str, name: str) -> Owner | None:
-        """Return an object by its name, whatever version of its kind was asked for."""
+        """Return an object by its name, whatever version of its kind was requested."""
         return self._by_name.get(_name(kind, namespace, name))
 
     def walk(self, first: OwnerRef | None, namespace: str) -> Walk:
@@ -88,7 +88,7 @@ class Owners:
             if owner is None:
                 return Walk(tuple(owners), ref)
             if owner.namespace != namespace:
-                # Whoever writes a reference must not get what the labels of somebody else's object say.
+                # An owner reference must not give access to the labels of an object in another namespace.
                 break
             owners.append(owner)
             ref = owner.owner

@@ -1,4 +1,4 @@
-"""Since when gangs are bound in part: what keeping room for their rest is limited by."""
+"""Since when gangs are partially bound: this limits how long room is kept for their other pods."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -9,25 +9,25 @@ from app.model.podgroup import GroupSpec, PodGroup
 
 
 class TornSince:
-    """The times, in seconds since the epoch. Only `Membership` calls in here.
+    """The times, in seconds since the epoch. Only `Membership` calls its methods.
 
-    They outlast promises to the rest, which may come and go. They also outlast a restart: a gang that was never seen
-    whole counts as torn since the last of its pods was bound.
+    The times do not depend on reservations for the other pods. They also survive a restart: a gang that was never
+    observed complete counts as partially bound since the last of its pods was bound.
     """
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without times."""
         self._since: dict[GroupKey, float] = {}
         self._untimed: dict[GroupKey, float | None] = {}
-        """When the last pod was bound; None of those that were whole a moment ago."""
+        """When the last pod was bound; None for gangs that have just been complete."""
         self._whole: set[GroupKey] = set()
 
     def timed(
         self, group: PodGroup | None, spec: GroupSpec | None, last_bound_at: Callable[[], float]
     ) -> PodGroup | None:
-        """Return the group with since when it is torn, as far as `age` was told.
+        """Return the group with the time since which it is partially bound, as far as `age` recorded it.
 
-        `last_bound_at` tells when the last of its bound pods began.
+        `last_bound_at` returns the start of the last of its bound pods.
         """
         if group is None or (group.min_member <= 1 and group.root is None):
             return group
@@ -41,13 +41,13 @@ class TornSince:
         return replace(group, torn_since=self._since.get(group.key))
 
     def forget(self, key: GroupKey) -> None:
-        """Forget a group, of which nothing is known any more."""
+        """Forget a group without pods."""
         self._since.pop(key, None)
         self._untimed.pop(key, None)
         self._whole.discard(key)
 
     def age(self, now: float) -> Collection[GroupKey]:
-        """Note the time for those that are torn since last asked; return which groups these are."""
+        """Record the time for gangs that are partially bound since the last call; return these groups."""
         untimed, self._untimed = self._untimed, {}
         self._since.update((key, now if at is None else min(at, now)) for key, at in untimed.items())
         self._whole.difference_update(untimed)

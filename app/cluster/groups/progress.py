@@ -1,4 +1,4 @@
-"""Tells how far each gang is: how many pods it needs, how many are bound or have finished well, how many it owes."""
+"""Counts for each gang the pods that it needs, that are bound or have succeeded, and that are missing."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from app.model.pod import Pod
 from app.model.podgroup import PodSet
 
 NEVER = 1 << 31
-"""More pods than any gang has: a PodGroup that is deleted under its gang must not let half of it start."""
+"""More pods than any gang has: a gang whose PodGroup is deleted must not start partially."""
 
 
 class GangProgress:
@@ -23,10 +23,10 @@ class GangProgress:
         self._pods = pods
         self._touched = touched
         self._succeeded: dict[GroupKey, dict[PodUid, str]] = {}
-        """The pods that have finished well, with the sub-group that each was in."""
+        """The pods that have succeeded, with the sub-group of each."""
 
     def count_success(self, key: GroupKey, uid: PodUid, subgroup: str = "") -> None:
-        """Count a pod that is gone because it finished well as satisfied in its gang, as long as that is there."""
+        """Count a succeeded pod that is gone as a satisfied member of its gang, as long as the gang exists."""
         if self._specs.get(key) is not None:
             self._succeeded.setdefault(key, {})[uid] = subgroup
             self._touched.mark(key)
@@ -36,21 +36,21 @@ class GangProgress:
         self._succeeded.pop(key, None)
 
     def min_member(self, key: GroupKey) -> int:
-        """Return how many pods of a group must start together; more than there can be while its PodGroup is missing."""
+        """Return how many pods of a group must start together; an unreachable number while its PodGroup is missing."""
         spec = self._specs.get(key)
         if spec is not None:
             return spec.min_member
         return NEVER if any(pod.names_group for pod in self._pods_of(key)) else 1
 
     def bound(self, key: GroupKey) -> int:
-        """Return how many pods of a group are bound and stay, or have finished well."""
+        """Return how many pods of a group are bound and not being deleted, or have succeeded."""
         staying = sum(pod.node is not None and not pod.deleting for pod in self._pods_of(key))
         return staying + len(self._succeeded.get(key, ()))
 
     def owes(self, key: GroupKey, coming: Collection[PodUid] = ()) -> int:
-        """Return how many pods of a group are still to be bound before each of its pod sets has its minimum.
+        """Return how many more pods of a group must be bound until each of its pod sets has its minimum.
 
-        Pods that are `coming` count as bound. A gang whose PodGroup is missing owes more than there can be.
+        Pods in `coming` count as bound. For a gang whose PodGroup is missing, the number is unreachable.
         """
         spec = self._specs.get(key)
         divided = spec is not None and has_sub_groups(spec)
@@ -62,7 +62,7 @@ class GangProgress:
         return sum(max(0, leaf.min_member - there[leaf.name]) for leaf in leaves)
 
     def succeeded(self, key: GroupKey) -> Mapping[str, int]:
-        """Return how many pods of a group have finished well, by pod set."""
+        """Return how many pods of a group have succeeded, by pod set."""
         finished = self._succeeded.get(key)
         if not finished:
             return NOBODY

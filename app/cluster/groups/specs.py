@@ -1,4 +1,4 @@
-"""Keeps PodGroup objects, what the owners of pods say of their groups, and the priority classes that both name."""
+"""Keeps PodGroup objects, what the owners of pods state about groups, and the priority classes that both name."""
 
 from collections.abc import Collection, Mapping
 
@@ -9,20 +9,20 @@ from app.model.podgroup import GroupSpec
 
 
 class GroupSpecs:
-    """What is stated of groups. Only `Membership` calls what changes it."""
+    """What objects and owners state about groups. Only `Membership` calls the methods that change it."""
 
     def __init__(self) -> None:
-        """Start with nothing stated."""
+        """Start empty."""
         self._classes: dict[str, int] = {}
         self._objects: dict[GroupKey, GroupSpec] = {}
         """PodGroup objects."""
         self._derived: dict[GroupKey, GroupSpec] = {}
-        """What the owners of pods say of their groups, as long as these have pods."""
+        """What the owners of pods state about their groups, as long as the groups have pods."""
         self._specs: dict[GroupKey, GroupSpec] = {}
-        """What counts of both."""
+        """The result of both."""
 
     def put_class(self, name: str, value: int | None) -> bool:
-        """Set a priority class, or remove it (None); return whether the name is worth something else now."""
+        """Set a priority class, or remove it (None); return whether the name has another value now."""
         before = self._worth(name)
         if value is None:
             self._classes.pop(name, None)
@@ -31,17 +31,17 @@ class GroupSpecs:
         return self._worth(name) != before
 
     def put_object(self, key: GroupKey, spec: GroupSpec | None) -> bool:
-        """Set a PodGroup object, or remove it (None); return whether something else counts now."""
+        """Set a PodGroup object, or remove it (None); return whether the result has changed."""
         _put(self._objects, key, spec)
         return self._restate(key)
 
     def put_derived(self, key: GroupKey, spec: GroupSpec) -> bool:
-        """Set what its owners say of a group; return whether something else counts now."""
+        """Set what its owners state about a group; return whether the result has changed."""
         self._derived[key] = spec
         return self._restate(key)
 
     def drop_derived(self, key: GroupKey) -> bool:
-        """Forget what its owners say of a group; return whether something else counts now."""
+        """Forget what its owners state about a group; return whether the result has changed."""
         return self._derived.pop(key, None) is not None and self._restate(key)
 
     @property
@@ -50,7 +50,7 @@ class GroupSpecs:
         return self._classes
 
     def knows_class(self, name: str) -> bool:
-        """Return whether a name stands for a priority, be the class installed or KAI's."""
+        """Return whether a name stands for a priority: a class of the cluster, or a built-in class of KAI."""
         return self._worth(name) is not None
 
     def has_class(self, name: str) -> bool:
@@ -58,20 +58,20 @@ class GroupSpecs:
         return name in self._classes
 
     def depends_on(self, key: GroupKey, name: str, pod: Pod) -> bool:
-        """Whether a priority class may count for a group; `pod` is its first."""
+        """Whether the terms of a group may depend on a priority class; `pod` is its first."""
         spec = self._specs.get(key)
         return name in (DEFAULT_CLASS, *(spec.priority_classes if spec else ()), *pod.priority_classes)
 
     def all(self) -> Collection[GroupSpec]:
-        """Return what counts of all groups; not to be kept across an await."""
+        """Return the resulting specs of all groups; the caller must not keep the value across an await."""
         return self._specs.values()
 
     def get(self, key: GroupKey) -> GroupSpec | None:
-        """Return what counts of a group: its PodGroup object, and what the owners of its pods say."""
+        """Return the resulting spec of a group: of its PodGroup object and the owners of its pods."""
         return self._specs.get(key)
 
     def object(self, key: GroupKey) -> GroupSpec | None:
-        """Return the PodGroup object of a group, whatever its owners say."""
+        """Return the PodGroup object of a group, whatever its owners state."""
         return self._objects.get(key)
 
     def _worth(self, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Counts what is noted on the pods of each PodGroup about how they started: as preemptible, and in which queue."""
+"""Counts the records on the pods of each PodGroup of how they started: as preemptible, and in which queue."""
 
 from collections import Counter
 from typing import TypeVar
@@ -8,17 +8,17 @@ from app.model.pod import Pod
 
 
 class Stamps:
-    """The notes by group. Only `StartedTerms` calls `replace`."""
+    """The records by group. Only `StartedTerms` calls `replace`."""
 
     def __init__(self) -> None:
-        """Start with no pods."""
+        """Start without pods."""
         self._preemptible = Counter[GroupKey]()
         self._queues: dict[GroupKey, Counter[QueueName]] = {}
 
     def replace(self, before: Pod | None, pod: Pod | None) -> None:
-        """Count a pod of a group as it is now instead of as it was; None where it is not there."""
+        """Replace the old version of a group's pod by the new one; None where there is no such version."""
         for one, change in ((before, -1), (pod, 1)):
-            # On a pod that is not bound yet a note speaks for that pod alone, not for the others of a group.
+            # A record on a pod that is not bound yet counts for this pod alone, not for the other pods of its group.
             if one is None or (one.node is None and one.names_group):
                 continue
             if one.started_preemptible:
@@ -29,13 +29,14 @@ class Stamps:
                     del self._queues[one.group]
 
     def preemptible(self, key: GroupKey) -> int:
-        """Return how many pods of a group started as preemptible: they may run on what others lent them."""
+        """Return how many pods of a group started as preemptible: they may run over quota."""
         return self._preemptible[key]
 
     def queue(self, key: GroupKey) -> QueueName:
-        """Return the queue with which the pods of a group were bound, empty when nobody noted it.
+        """Return the queue with which the pods of a group were bound; empty without a record.
 
-        After its PodGroup was moved they may differ: most of them decide, and of equals the first by name.
+        After a move of the PodGroup, records may differ: the most frequent queue counts, and among equals the first by
+        name.
         """
         queues = self._queues.get(key)
         return min(queues, key=lambda name: (-queues[name], name)) if queues else NO_QUEUE

@@ -1,4 +1,4 @@
-"""Tells the terms of each group as it has started: a queue or a right that was noted at its start goes on to count."""
+"""Keeps the terms of each started group: the queue and the preemptibility recorded at its start stay valid."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from app.model.podgroup import GroupSpec
 
 
 class StartedTerms:
-    """The terms of groups. Only `Membership` calls what changes them."""
+    """The terms of groups. Only `Membership` calls the methods that change them."""
 
     def __init__(
         self,
@@ -20,13 +20,13 @@ class StartedTerms:
         pods: Mapping[GroupKey, Mapping[PodUid, Pod]],
         takes_pods: Callable[[QueueName], bool],
     ) -> None:
-        """`pods` has the pods of each group; `takes_pods` tells whether a queue exists and is sound."""
+        """`pods` has the pods of each group; `takes_pods` returns whether a queue exists and is valid."""
         self._specs = specs
         self._pods = pods
         self._takes_pods = takes_pods
         self._stamps = Stamps()
         self._moved: dict[GroupKey, None] = {}
-        """Groups whose PodGroup object names another queue than the one with which their pods were bound."""
+        """Groups whose PodGroup object names another queue than the queue with which their pods were bound."""
 
     def of(self, key: GroupKey) -> GroupTerms | None:
         """Return the terms of a group that has pods."""
@@ -34,7 +34,7 @@ class StartedTerms:
         return self.with_spec(key, self._specs.get(key), next(iter(members.values()))) if members else None
 
     def with_spec(self, key: GroupKey, spec: GroupSpec | None, pod: Pod) -> GroupTerms:
-        """Return the terms of a group if this were stated of it, and this were its first pod."""
+        """Return the terms of a group as if it had this spec and this first pod."""
         stated = terms(spec, pod, self._specs.classes)
         queue = self._queue(key) or stated.queue
         preemptible = stated.preemptible or self._stamps.preemptible(key) > 0
@@ -43,24 +43,24 @@ class StartedTerms:
         return replace(stated, queue=queue, preemptible=preemptible)
 
     def moved(self) -> Collection[GroupKey]:
-        """Return the groups whose queue depends on whether the queue that their PodGroup object names takes pods."""
+        """Return the groups whose queue depends on whether the queue that their PodGroup object names accepts pods."""
         return list(self._moved)
 
     def kept_preemptible(self, key: GroupKey, spec: GroupSpec) -> int:
-        """Return how many pods keep a group preemptible that would not be with this object; 0 when it would be."""
+        """Return how many pods keep a group preemptible that this object makes non-preemptible; otherwise 0."""
         members = self._pods.get(key)
         stated = terms(spec, next(iter(members.values())), self._specs.classes) if members else None
         return 0 if stated is None or stated.preemptible else self._stamps.preemptible(key)
 
     def replace(self, before: Pod | None, pod: Pod | None) -> None:
-        """Take over what is noted on a pod of a group now instead of before; None where it is not there."""
+        """Replace the record of a group's pod by the new one; None where there is no such pod."""
         self._stamps.replace(before, pod)
         for one in (before, pod):
             if one is not None and one.bound_queue:
                 self.note_move(one.group)
 
     def note_move(self, key: GroupKey) -> bool:
-        """Note whether a group was moved to another queue; return whether that is news."""
+        """Note whether a group was moved to another queue; return whether that is a change."""
         spec, bound, before = self._specs.object(key), self._stamps.queue(key), len(self._moved)
         if spec is not None and spec.queue and bound and spec.queue != bound:
             self._moved[key] = None
@@ -69,9 +69,9 @@ class StartedTerms:
         return len(self._moved) != before
 
     def _queue(self, key: GroupKey) -> QueueName:
-        """Return the queue of a group that has started: where its PodGroup was moved to, else where it was bound.
+        """Return the queue of a started group: the queue to which its PodGroup was moved, else that of its binding.
 
-        Empty when it has not started. A queue that takes no pods is no place to move to: nobody would pay.
+        Empty when the group has not started. A move to a queue that accepts no pods does not count: no queue would pay.
         """
         stated = self._specs.object(key) if key in self._moved else None
         named = stated.queue if stated is not None else None

@@ -1,4 +1,4 @@
-"""Tells on what terms the pods of a PodGroup are charged and ordered: queue, priority, and whether they may leave."""
+"""The terms on which the pods of a PodGroup are charged and ordered: queue, priority, and preemptibility."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
 
 DEFAULT_CLASS = "train"
-"""KAI's priority class of pods that name none, or one that does not exist."""
+"""KAI's priority class of pods that name none, or that name a class that does not exist."""
 
 BUILT_IN_CLASSES: Mapping[str, int] = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
 """KAI's priority classes and values, known even where the objects are not installed."""
@@ -19,7 +19,7 @@ PREEMPTIBLE_BELOW = 100
 
 @dataclass(frozen=True, slots=True)
 class GroupTerms:
-    """On what terms a group's pods are charged and ordered."""
+    """The terms on which a group's pods are charged and ordered."""
 
     queue: QueueName
     priority: int
@@ -27,16 +27,17 @@ class GroupTerms:
 
 
 def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> GroupTerms:
-    """Return the terms that a group's object states, else one of its pods (KAI's rules, its podgrouper)."""
+    """Return the terms that a group's object states, else those of one of its pods (KAI's rules, its podgrouper)."""
     spec = spec or spec_of_pod(pod)
     priority = _priority(spec, pod, classes)
     return GroupTerms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))
 
 
 def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | None:
-    """Return what counts of a PodGroup object and of what the owners of its pods say.
+    """Return the result of a PodGroup object and the statements of the owners of its pods.
 
-    The owners, who would write it again, save for the queue, into which an administrator may have moved it (KAI).
+    The owners' statements count, because the object is rewritten from them. The queue is the exception: an
+    administrator may have moved the PodGroup to another queue (KAI).
     """
     if stated is None or derived is None:
         return derived or stated
@@ -44,7 +45,7 @@ def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | N
 
 
 def spec_of_pod(pod: Pod) -> GroupSpec:
-    """Return what stands in for a PodGroup object: a pod alone needs none, a named one that is missing is a problem."""
+    """Return the substitute for a PodGroup object: a single pod needs none, a missing named object is a problem."""
     problem = f"PodGroup {pod.group} does not exist" if pod.names_group else ""
     return GroupSpec(key=pod.group, min_member=1, created_at=pod.created_at, problem=problem)
 

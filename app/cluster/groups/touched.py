@@ -1,4 +1,4 @@
-"""Notes which groups have changed: for forming them again, for telling about them, and as a number for comparing."""
+"""Notes which groups have changed: to form them again, to report about them, and as a number for comparisons."""
 
 from collections.abc import Container
 from itertools import count
@@ -15,14 +15,14 @@ class Touched:
         self._pods = pods
         self._changes = changes
         self._stale: set[GroupKey] = set()
-        """Groups that have changed since the waiting groups were last asked for."""
+        """Groups that have changed since the pending groups were last read."""
         self._told: set[GroupKey] = set()
         self._numbers = count(1)
         self._revisions: dict[GroupKey, int] = {}
-        """Of the groups with pods; no number is ever given twice."""
+        """Of the groups with pods; no number is used twice."""
 
     def mark(self, key: GroupKey) -> None:
-        """Have a group formed again: something about it, or about the places of its pods, has changed."""
+        """Mark a group to be formed again: something about the group, or about the places of its pods, has changed."""
         self._changes.version += 1
         self._stale.add(key)
         self._told.add(key)
@@ -32,11 +32,11 @@ class Touched:
             self._revisions.pop(key, None)
 
     def note(self) -> None:
-        """Note a change that is about no group alone."""
+        """Note a change that does not concern a single group."""
         self._changes.version += 1
 
     def revision(self, key: GroupKey) -> int:
-        """Return a number that changes whenever anything about a group does, its pods, promises and object included."""
+        """Return a number that changes with every change of a group, including its pods, reservations and object."""
         return self._revisions.get(key, 0)
 
     def tell(self, told: set[GroupKey]) -> None:
@@ -44,10 +44,10 @@ class Touched:
         self._told = told
 
     def note_news(self, key: GroupKey) -> None:
-        """Note that there is something new to say of a group, which is as it was."""
+        """Note that there is something new to report about a group that has not changed itself."""
         self._told.add(key)
 
     def drain_stale(self) -> set[GroupKey]:
-        """Return the groups that are to be formed again, for one reader: `Membership`."""
+        """Return the groups to be formed again; `Membership` is the only reader."""
         stale, self._stale = self._stale, set()
         return stale

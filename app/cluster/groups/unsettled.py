@@ -1,4 +1,4 @@
-"""Remembers which waiting groups no plan has considered as they are now."""
+"""Keeps which pending groups no plan has considered in their present state."""
 
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 
@@ -7,10 +7,10 @@ from app.model.names import GroupKey
 
 
 class UnsettledGroups(Mapping[GroupKey, int]):
-    """Waiting groups that changed since a plan considered them, with the version of the change."""
+    """Pending groups that have changed since a plan considered them, with the version of the change."""
 
     def __init__(self, changes: ChangeLog) -> None:
-        """Start with none."""
+        """Start without groups."""
         self._changes = changes
         self._since: dict[GroupKey, int] = {}
 
@@ -24,16 +24,16 @@ class UnsettledGroups(Mapping[GroupKey, int]):
         return self._since[key]
 
     def keys(self) -> KeysView[GroupKey]:
-        """Return the groups; a view of the dict itself, which compares with thousands of others at once."""
+        """Return the groups; a view of the dict itself, which can be compared with thousands of other keys at once."""
         return self._since.keys()
 
     def add(self, key: GroupKey) -> None:
-        """Have a waiting group considered again although it did not change."""
+        """Mark a pending group to be planned again although it has not changed."""
         self._changes.version += 1
         self.note(key, waits=True)
 
     def note(self, key: GroupKey, *, waits: bool) -> None:
-        """Note that a group waits otherwise than before, or waits no more."""
+        """Note that the pending state of a group has changed, or that it is no longer pending."""
         if waits:
             self._since[key] = self._changes.version
         else:
