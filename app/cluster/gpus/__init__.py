@@ -1,1 +1,1 @@
-"""What is known of every GPU: reports of agents, holders of parts, and reservation pods."""
+"""The state of every GPU: reports of agents, holders of parts, and reservation pods."""

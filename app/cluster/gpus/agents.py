@@ -1,4 +1,4 @@
-"""Remembers what the agents of nodes say of their GPUs, and which of them are to be trusted."""
+"""Keeps the reports of the nodes' agents about their GPUs, and which agents are trusted."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,33 +9,33 @@ from app.model.names import NodeName
 
 
 class AgentReports:
-    """The last report of each agent. Only `Gpus` and `GpuBooks` call what changes it."""
+    """The last report of each agent. Only `Gpus` and `GpuBooks` call the methods that change it."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without reports."""
         self._reports: dict[NodeName, GpuNode] = {}
         self._read: dict[NodeName, GpuNode] = {}
         """The last reports in which the devices could be read."""
         self._heard_at: dict[NodeName, float] = {}
         self._none_before = inf
-        """No agent that is trusted was heard before that time, so that not all are looked at with every change."""
+        """No trusted agent was heard before that time; so a check need not read all agents after every change."""
         self._silent: set[NodeName] = set()
 
     def __len__(self) -> int:
         return len(self._reports)
 
     def put(self, node: GpuNode, *, heard_at: float) -> bool:
-        """Take over what an agent says; return whether that is news."""
+        """Store the report of an agent; return whether it is new."""
         self._heard_at[node.name] = heard_at
         self._none_before = min(self._none_before, heard_at)
         known = self._reports.get(node.name)
         if node.problem and known is not None:
-            # What its devices are, they still are while nothing more can be read of them.
+            # The last known devices stay valid while no newer report can be read.
             node = replace(known, problem=node.problem)
         is_new = known != node
         is_news = is_new or node.name in self._silent
         if is_new:
-            # A heartbeat leaves the record that others may have judged.
+            # A heartbeat keeps the stored record, because others may have judged it already.
             self._reports[node.name] = node
         if not (node.message or node.problem):
             self._read[node.name] = node
@@ -43,14 +43,14 @@ class AgentReports:
         return is_news
 
     def forget(self, name: NodeName) -> bool:
-        """Forget what an agent said; return whether it had said anything."""
+        """Forget the report of an agent; return whether there was one."""
         self._heard_at.pop(name, None)
         self._read.pop(name, None)
         self._silent.discard(name)
         return self._reports.pop(name, None) is not None
 
     def age(self, since: float) -> set[NodeName]:
-        """Trust the agents no more that have not been heard since then; return which have fallen silent by that."""
+        """End the trust in agents that have not reported since then; return the agents that this changes."""
         if since <= self._none_before:
             return set()
         silent = {name for name, at in self._heard_at.items() if at < since} - self._silent
@@ -59,19 +59,19 @@ class AgentReports:
         return silent
 
     def all(self) -> Mapping[NodeName, GpuNode]:
-        """Return what the agents have said last, by node; not to be kept across an await."""
+        """Return the last reports, by node; the caller must not keep the value across an await."""
         return self._reports
 
     def heard_at(self, name: NodeName) -> float | None:
-        """Return when the agent of a node was last heard, on the caller's clock; None when there is none."""
+        """Return when the agent of a node last reported, on the caller's clock; None when there is no report."""
         return self._heard_at.get(name)
 
     def is_trusted(self, name: NodeName) -> bool:
-        """Whether the agent of a node has been heard lately."""
+        """Whether the agent of a node has reported recently."""
         return name in self._reports and name not in self._silent
 
     def reliable(self, name: NodeName) -> GpuNode | None:
-        """Return what an agent has said lately of devices that it could read; None when it has said no such thing."""
+        """Return the recent report of an agent that could read its devices; None when there is no such report."""
         report = self._reports.get(name) if self.is_trusted(name) else None
         # Devices that could not be read are not gone: no pod is evicted for that.
         return None if report is None or report.message or report.problem else report
@@ -81,6 +81,6 @@ class AgentReports:
         return self._read.get(name)
 
     def is_unreadable(self, name: NodeName) -> bool:
-        """Whether what an agent said last cannot be read."""
+        """Whether the last report of an agent cannot be read."""
         report = self._reports.get(name)
         return report is not None and bool(report.problem)

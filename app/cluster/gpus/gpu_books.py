@@ -1,6 +1,7 @@
-"""Keeps the books of shared GPUs right: what changes about a GPU recharges its node, and those who pay for parts of it.
+"""Keeps the charges of shared GPUs right: a change of GPUs recharges their node and the pods with parts of them.
 
-`gpus` remembers what everybody says, `judgement` judges it; here it comes to what nodes and queues are charged with.
+`gpus` keeps the statements of all sources, `judgement` judges them; this module derives the charges of nodes and
+queues.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -19,11 +20,11 @@ from app.model.pod import Pod
 from app.model.snapshot import parts_of
 
 Sizes = tuple[int, int]
-"""The memory of each GPU of a node, and of the smallest there is anywhere, in MiB."""
+"""The memory of each GPU of a node, and of the smallest GPU of the cluster, in MiB."""
 
 
 class GpuBooks:
-    """What the cache hears of GPUs comes here first."""
+    """The first receiver of everything that the cache learns about GPUs."""
 
     def __init__(
         self,
@@ -34,34 +35,34 @@ class GpuBooks:
         *,
         recharge: Callable[[Iterable[PodUid]], None],
     ) -> None:
-        """`recharge` has pods charged again whose GPUs turned out to have another size."""
+        """`recharge` charges pods again whose GPUs have another size than was known."""
         self._nodes = nodes
         self._charges = charges
         self._gpus = gpus
         self._changes = changes
         self._recharge = recharge
         self._sharers = Sharers()
-        """What their queue pays depends on the GPUs there are."""
+        """What the queue pays for these pods depends on the GPUs of the cluster."""
 
-    # What agents say --------------------------------------------------------------------------------------------------
+    # Reports of agents ------------------------------------------------------------------------------------------------
 
     def report(self, node: GpuNode, *, heard_at: float) -> None:
-        """Take over what a node's agent says."""
+        """Store the report of a node's agent."""
         if self._gpus.report(node, heard_at=heard_at):
             self.follow_agent(node.name)
 
     def forget(self, name: NodeName) -> None:
-        """Forget what a node's agent has said."""
+        """Forget the report of a node's agent."""
         if self._gpus.agents.forget(name):
             self.follow_agent(name)
 
     def age(self, since: float) -> None:
-        """Trust no agent any more that has not been heard since this time."""
+        """End the trust in agents that have not reported since this time."""
         for name in self._gpus.agents.age(since):
             self.follow_agent(name)
 
     def follow_agent(self, name: NodeName) -> None:
-        """Take over what is known of a node from its agent now."""
+        """Update what is known about a node from its agent."""
         before = self.sizes(name)
         if self._nodes.put_facts(name, self._facts(name)):
             self.follow_sizes(name, before)
@@ -75,45 +76,45 @@ class GpuBooks:
             return facts_of(report)
         if name not in self._gpus.agents.all():
             return NO_AGENT
-        # What its GPUs are, they still are while nothing is heard of them.
+        # The last known GPUs stay valid while there is no report.
         return replace(self._nodes.facts(name), opens_devices=False)
 
-    # Shared GPUs on which no other pod may come ----------------------------------------------------------------------
+    # Shared GPUs that accept no more pods -----------------------------------------------------------------------------
 
     def close(self, node: NodeName, name: str) -> None:
-        """Let no other pod on a shared GPU whose reservation is being removed."""
+        """Accept no more pods on a shared GPU whose reservation pod is being removed."""
         self._gpus.close(node, name)
         self.restand([node])
 
     def reopen(self, node: NodeName, name: str) -> None:
-        """Take that back: its reservation could not be removed, or has been."""
+        """End `close`: the reservation pod could not be removed, or is gone."""
         self._gpus.reopen(node, name)
         self.restand([node])
 
     def doubt(self, node: NodeName, name: str) -> None:
-        """Let no other pod wait for a shared GPU that its node has given no device in time."""
+        """Let no more pods wait for a shared GPU for which its node has provided no device in time."""
         self._gpus.doubt(node, name)
         self.restand([node])
 
-    # Who shares -------------------------------------------------------------------------------------------------------
+    # Pods that share --------------------------------------------------------------------------------------------------
 
     def put_reservation(self, uid: PodUid, pod: Pod | None) -> None:
-        """Note a reservation pod as it is now, None when it is gone."""
+        """Store a reservation pod; None when it is gone."""
         self.restand(self._gpus.reservations.put(uid, pod))
 
     def meet(self, pod: Pod) -> None:
-        """Note that a pod asks for parts of GPUs, wherever it may be."""
+        """Note that a pod requests parts of GPUs, with or without a node."""
         if pod.sharing is not None and pod.uid not in self._sharers:
             self._sharers.put(pod.uid, None)
 
     def part_with(self, uid: PodUid) -> None:
-        """Forget a pod that is gone, which holds nothing any more."""
+        """Forget a deleted pod, which holds nothing any more."""
         self._sharers.drop(uid)
 
     def share(self, uid: PodUid, pod: Pod | None, charge: Charge | None) -> Collection[NodeName]:
-        """Note what a pod holds of shared GPUs beside what it is charged with; return the nodes that are concerned.
+        """Note what a pod holds of shared GPUs beside its charge; return the affected nodes.
 
-        They are to be looked at by `restand`, when all who change together have been noted.
+        The caller passes these nodes to `restand` once all pods that change together are noted.
         """
         if uid not in self._sharers:
             return ()
@@ -135,24 +136,24 @@ class GpuBooks:
             is_bound=pod.node is not None,
         )
 
-    # What follows -----------------------------------------------------------------------------------------------------
+    # Consequences -----------------------------------------------------------------------------------------------------
 
     def sizes(self, name: NodeName) -> Sizes:
-        """Return how large GPUs are, for `follow_sizes` to compare with."""
+        """Return the present sizes of GPUs, for a comparison in `follow_sizes`."""
         return self._nodes.device_mib(name), self._nodes.device_mib(None)
 
     def follow_sizes(self, name: NodeName, before: Sizes) -> None:
-        """Charge anew whoever asks for parts of GPUs of which another size is known now."""
+        """Charge again the pods that request parts of GPUs whose known size has changed."""
         here, smallest = (one != now for one, now in zip(before, self.sizes(name), strict=True))
         concerned = set(self._sharers.on(name)) if here else set[PodUid]()
         if smallest:
-            # Who has no node, or one that is not known, is measured by the smallest.
+            # A pod without a node, or with an unknown one, is measured by the smallest GPU.
             concerned |= self._sharers.elsewhere(lambda node: self._nodes.get(node) is not None)
         self._recharge(uid for uid in concerned if self._charges.get(uid) is not None)
         self.restand([name])
 
     def restand(self, names: Iterable[NodeName]) -> None:
-        """Work out how the GPUs of these nodes stand, and charge the nodes accordingly."""
+        """Judge the GPUs of these nodes again, and charge the nodes accordingly."""
         for name in names:
             before, now = self._gpus.refresh(name)
             if before is now or now.is_like(before):

@@ -1,4 +1,4 @@
-"""Remembers what is known of the GPUs of every node: the agents' reports, who holds parts, and what reserves them."""
+"""Keeps the state of the GPUs of every node: the agents' reports, the holders of parts, and the reservation pods."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,26 +18,26 @@ from app.model.pod import Pod
 from app.model.snapshot import NodeTable, SharedDevice
 
 Size = Callable[[NodeName], tuple[int, int]]
-"""Of a node: the memory of each GPU as it is accounted, in MiB, and how many whole GPUs its device plugin offers."""
+"""Of a node: the accounted memory of each GPU, in MiB, and the number of whole GPUs that its device plugin offers."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuChanges:
-    """What has changed about GPUs that is followed up once."""
+    """Changes of GPUs that are handled once."""
 
     nodes: set[NodeName]
-    """Nodes of which anything has changed."""
+    """Nodes with any change."""
     vanished: Sequence[Pod]
-    """Reservation pods that the watch shows no more: gone, or ended."""
+    """Reservation pods that the watch no longer shows: deleted, or ended."""
 
 
 class Gpus:
-    """All GPUs. Only `GpuBooks` calls what changes it, and `refresh` next."""
+    """All GPUs. Only `GpuBooks` calls the methods that change it, and then `refresh`."""
 
     def __init__(self, size: Size, *, tolerance_mib: int, divides: Callable[[NodeName], bool] = lambda _: True) -> None:
-        """`tolerance_mib` is how much more memory may be used on a GPU than was promised before others keep off it.
+        """`tolerance_mib` is how much more memory of a GPU may be used than reserved before other pods avoid the GPU.
 
-        `divides` tells whether the labels of a node let its GPUs be shared.
+        `divides` returns whether the labels of a node let its GPUs be shared.
         """
         self._size = size
         self._divides = divides
@@ -47,13 +47,13 @@ class Gpus:
         self.reservations = GpuReservations()
         self._closing: dict[NodeName, set[str]] = {}
         self._doubted: dict[NodeName, set[str]] = {}
-        """Shared GPUs that have not come to be in time, until they do or are gone; changed by `doubt` and `refresh`."""
+        """Shared GPUs that were not ready in time, until they are ready or gone; changed by `doubt` and `refresh`."""
         self._formed: dict[NodeName, NodeGpus] = {}
         self._unsettled: set[NodeName] = set()
-        """Nodes with shared GPUs about which something is still to be done: few, so that they may be asked often."""
+        """Nodes with shared GPUs that still need an action: few, so that they can be read often."""
         self._listed: dict[NodeName, tuple[SharedDevice, ...]] = {}
         self._shown: Mapping[NodeName, tuple[SharedDevice, ...]] | None = {}
-        """What `listed` has returned, None when something has changed since."""
+        """The last result of `listed`; None after a change."""
         self._blocked: dict[NodeName, int] = {}
         self._table: NodeTable | None = None
         self._idle: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -62,30 +62,30 @@ class Gpus:
     # Changing -------------------------------------------------------------------------------------------------------
 
     def report(self, node: GpuNode, *, heard_at: float) -> bool:
-        """Take over what an agent says; return whether that is news."""
+        """Store the report of an agent; return whether it is new."""
         is_news = self.agents.put(node, heard_at=heard_at)
         if is_news and any(gpu.state is not GpuState.READY for gpu in self.shared(node.name)):
-            # What such a GPU needs depends on who has the other ones, too.
+            # The needs of such a GPU also depend on which pods hold the other GPUs.
             self._changed.add(node.name)
         return is_news
 
     def close(self, node: NodeName, name: str) -> None:
-        """Let nobody else on a shared GPU: what reserves it is being removed."""
+        """Accept no more pods on a shared GPU: its reservation pod is being removed."""
         self._closing.setdefault(node, set()).add(name)
 
     def reopen(self, node: NodeName, name: str) -> None:
-        """Take that back, or note that it has been removed."""
+        """End `close`, or note that the reservation pod is gone."""
         names = self._closing.get(node, set())
         names.discard(name)
         if not names:
             self._closing.pop(node, None)
 
     def doubt(self, node: NodeName, name: str) -> None:
-        """Let nobody else wait for a shared GPU that has not come to be in time."""
+        """Let no more pods wait for a shared GPU that was not ready in time."""
         self._doubted.setdefault(node, set()).add(name)
 
     def refresh(self, name: NodeName) -> tuple[NodeGpus, NodeGpus]:
-        """Work out anew how a node stands; return how it stood before and does now."""
+        """Judge the GPUs of a node again; return their state before and now."""
         before = self._formed.get(name, NO_GPUS)
         memory_mib, offered = self._size(name)
         now = node_gpus(
@@ -103,7 +103,7 @@ class Gpus:
             )
         )
         if self.agents.is_unreadable(name):
-            # A GPU that was bad is not good because nobody can read about it any more.
+            # A GPU that was unhealthy is not healthy because its state cannot be read any more.
             now = replace(now, blocked=max(now.blocked, min(before.blocked, offered)))
         if name in self._doubted:
             self._doubted[name] &= {gpu.name for gpu in now.shared if gpu.state is GpuState.OPENING}
@@ -128,21 +128,21 @@ class Gpus:
             if not now.listed:
                 del self._listed[name]
         if now.blocked != self._blocked.get(name, 0):
-            # Few, and seldom another: others hold on to the mapping that they were given.
+            # The mapping is small and rarely changes. It is replaced, because readers keep the mapping that they got.
             self._blocked = {**self._blocked, name: now.blocked}
             if not now.blocked:
                 del self._blocked[name]
         if self._table is not None and name in self._table.index:
             self._idle[self._table.index[name]] = now.idle
 
-    # Asking ---------------------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------------------------
 
     def size(self, name: NodeName) -> tuple[int, int]:
-        """Return the memory of each GPU of a node as it is accounted, in MiB, and how many its device plugin offers."""
+        """Return the accounted memory of each GPU of a node, in MiB, and the number of GPUs of its device plugin."""
         return self._size(name)
 
     def on(self, name: NodeName) -> NodeGpus:
-        """Return how the GPUs of a node stand."""
+        """Return the state of the GPUs of a node."""
         return self._formed.get(name, NO_GPUS)
 
     def shared(self, name: NodeName) -> Sequence[SharedGpu]:
@@ -150,11 +150,11 @@ class Gpus:
         return self.on(name).shared
 
     def find(self, node: NodeName, name: str) -> SharedGpu | None:
-        """Return one shared GPU; None when nobody holds a part of it and nothing reserves it."""
+        """Return one shared GPU; None when no pod holds a part of it and no reservation pod exists for it."""
         return next((each for each in self.shared(node) if each.name == name), None)
 
     def of_pod(self, uid: PodUid) -> list[SharedGpu]:
-        """Return the shared GPUs of which a pod holds parts, or is promised them."""
+        """Return the shared GPUs of which a pod holds parts, or has reserved parts."""
         part = self.parts.of(uid)
         found = (self.find(part.node, name) for name in part.names) if part is not None else ()
         return [gpu for gpu in found if gpu is not None]
@@ -166,22 +166,22 @@ class Gpus:
         return [(part.node, name) for name in names if not self.is_ready(part.node, name)] if part else []
 
     def is_ready(self, node: NodeName, name: str) -> bool:
-        """Whether it is known which device a shared GPU is, so that pods can be bound to it."""
+        """Whether the device of a shared GPU is known, so that pods can be bound to it."""
         found = self.find(node, name)
         return found is not None and found.state is GpuState.READY
 
     def listed(self) -> Mapping[NodeName, tuple[SharedDevice, ...]]:
-        """Return the shared GPUs as the planner sees them; the mapping never changes."""
+        """Return the shared GPUs for the planner; the mapping never changes."""
         if self._shown is None:
             self._shown = self._listed.copy()
         return self._shown
 
     def blocked(self) -> Mapping[NodeName, int]:
-        """Return how many whole GPUs of each node take no new work although nobody has them; it never changes."""
+        """Return how many whole GPUs of each node accept no work although no pod has them; the value never changes."""
         return self._blocked
 
     def idle(self, table: NodeTable) -> NDArray[np.int64] | None:
-        """Return which devices are idle, shape [node]; None where no agent says anything."""
+        """Return which devices are idle, shape [node]; None where there is no report of an agent."""
         if not len(self.agents):
             return None
         if self._table is None or table.index is not self._table.index:
@@ -190,12 +190,12 @@ class Gpus:
         return self._idle.copy()
 
     def drain_changes(self) -> GpuChanges:
-        """Return what has changed since last asked, for one reader, which looks after the shared GPUs."""
+        """Return what has changed since the last call; the upkeep of shared GPUs is the only reader."""
         changed, self._changed = self._changed, set()
         return GpuChanges(changed, self.reservations.drop_vanished())
 
     def unsettled_nodes(self) -> Collection[NodeName]:
-        """Return the nodes with shared GPUs about which something is still to be done; not to be kept."""
+        """Return the nodes with shared GPUs that still need an action; the caller must not keep the value."""
         return self._unsettled
 
     def sharing_nodes(self) -> list[NodeName]:
@@ -204,7 +204,7 @@ class Gpus:
 
 
 def facts_of(report: GpuNode) -> AgentFacts:
-    """Return what a reliable report adds to what its node says."""
+    """Return what a reliable report adds to the Node object."""
     sizes = [device.memory_mib for device in report.devices if device.memory_mib and not device.is_mig]
     smallest = min(sizes, default=0)
     return AgentFacts(

@@ -1,7 +1,7 @@
-"""Works out how the shared GPUs of one node stand: from who holds parts of them, what reserves them, and the agent.
+"""Judges the shared GPUs of one node from three sources: holders of parts, reservation pods, and the agent.
 
-The sources may disagree: a GPU is only `READY` when a reservation pod is alive, the agent says which device that pod
-holds, and everybody bound to a part of it was given that very device. Until then nobody new comes on it.
+The sources may disagree. A GPU is `READY` only when a reservation pod is running, the agent reports the device of that
+pod, and every pod bound to a part of the GPU was given that same device. Until then, the GPU accepts no more pods.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from app.model.snapshot import PART
 
 
 def node_gpus(of: Sources) -> NodeGpus:
-    """Return how the GPUs of a node stand."""
+    """Return the state of the GPUs of a node."""
     claims = _claims(of)
     if not claims and of.agent is None and of.last is None:
         return NO_GPUS
@@ -29,7 +29,7 @@ def node_gpus(of: Sources) -> NodeGpus:
     blocked, sentences = _bad(idle or _perhaps_idle(of, taken), of)
     return NodeGpus(
         shared=shared,
-        # While it is not known which device such pods really have, whoever gets a whole one might get theirs.
+        # While it is unknown which device such pods really have, a pod that gets a whole GPU might get the same device.
         blocked=of.offered if contested else blocked,
         reasons=(*reasons, *sentences),
         idle=_mask(of.agent, [one for one in idle if not _obstacle(one, of.tolerance_mib)]),
@@ -42,18 +42,18 @@ def node_gpus(of: Sources) -> NodeGpus:
 
 @dataclass(slots=True)
 class _Claim:
-    """Who has to do with one shared GPU. Changed by `_claims` alone."""
+    """Everything that refers to one shared GPU. Only `_claims` changes it."""
 
     name: str
     parts: list[Part] = field(default_factory=list)
     told: set[DeviceUuid] = field(default_factory=set)
-    """Which device the pods that are bound to it were told it is; more than one answer is a contradiction."""
+    """The devices that its bound pods were given for this GPU; more than one is a contradiction."""
     standing: list[Pod] = field(default_factory=list)
     has_reservation: bool = False
 
 
 def _claims(of: Sources) -> dict[str, _Claim]:
-    """Return who has to do with which shared GPU, by its name, in one pass: this runs at every event of the node."""
+    """Return everything that refers to each shared GPU, by name, in one pass: this runs at every event of the node."""
     found: dict[str, _Claim] = {}
     for part in of.parts:
         for position, name in enumerate(part.names):
@@ -77,7 +77,7 @@ def _shared(claim: _Claim, of: Sources, devices: Mapping[DeviceUuid, Device]) ->
     if state in OPEN and not of.divides:
         reason = "by now its node hands out each GPU several times, or cuts them by MIG"
     if state is GpuState.OPENING and not reason and claim.name in of.doubted:
-        # Who comes next would wait as long, while there may be room elsewhere.
+        # Further pods would wait as long, while other GPUs may have room.
         reason = "its node has given it no device in time"
     is_free_to_share = state is GpuState.READY and not reason
     if is_free_to_share:
@@ -100,12 +100,12 @@ def _shared(claim: _Claim, of: Sources, devices: Mapping[DeviceUuid, Device]) ->
 
 
 def _hold(parts: Sequence[Part], *, has_reservation: bool) -> Hold:
-    """Return how the whole device is held: for as long as somebody stays on it, else until its reservation is gone."""
+    """Return how the whole device is held: as long as a pod keeps a part, else until its reservation pod is gone."""
     holds = {part.hold for part in parts}
     if Hold.KEPT in holds:
         return Hold.KEPT
     if Hold.AWAITED in holds:
-        # Whoever waits for it to be made ready has it, unless it is still somebody else's who is leaving.
+        # A pod that waits for the GPU to be ready holds the device, unless a pod that is being deleted still holds it.
         return Hold.KEPT if has_reservation else Hold.AWAITED
     return Hold.LEAVING
 
@@ -114,7 +114,7 @@ def _state(claim: _Claim, of: Sources, uuid: DeviceUuid) -> tuple[GpuState, str]
     if not claim.told and (claim.name in of.closing or (not claim.standing and not claim.parts)):
         return GpuState.CLOSING, ""
     if of.agent is None or not of.agent.kubelet_answers:
-        # Whoever joined one that opens there would wait in vain, while there may be room elsewhere.
+        # A pod that joined a GPU that opens there would wait in vain, while other GPUs may have room.
         state = GpuState.UNCONFIRMED if claim.told else GpuState.OPENING
         return state, "the agent of its node does not say which pod has it"
     if not claim.told:
@@ -124,7 +124,7 @@ def _state(claim: _Claim, of: Sources, uuid: DeviceUuid) -> tuple[GpuState, str]
 
 
 def _dispute(told: Collection[DeviceUuid], standing: Sequence[Pod], uuid: DeviceUuid) -> str:
-    """Return what does not agree about a GPU on which pods run; empty when everything does."""
+    """Return what does not agree about a GPU on which pods run; empty when everything agrees."""
     if not standing:
         return "its reservation pod is gone"
     if not uuid:
@@ -135,7 +135,7 @@ def _dispute(told: Collection[DeviceUuid], standing: Sequence[Pod], uuid: Device
 
 
 def _confirmed(claim: _Claim, agent: GpuNode | None) -> DeviceUuid:
-    """Return the device that a reservation pod holds, as the agent says, the one its pods were told if any does."""
+    """Return the device of a reservation pod by the agent's report; preferably the device that its pods were given."""
     if agent is None or not agent.kubelet_answers or not claim.standing:
         return NO_DEVICE
     held = [
@@ -147,7 +147,7 @@ def _confirmed(claim: _Claim, agent: GpuNode | None) -> DeviceUuid:
 
 
 def is_held_by(device: Device, pod: Pod) -> bool:
-    """Whether the agent says that the pod has the device; the kubelet does not tell uids, so one may be missing."""
+    """Whether the agent reports that the pod has the device; the kubelet reports no uids, so one may be missing."""
     return pod.node is not None and any(
         one.name == pod.name and one.namespace == pod.namespace and one.uid in ("", pod.uid) for one in device.holders
     )
@@ -171,21 +171,21 @@ def _obstacle_to_more(device: Device | None, promised_mib: int, tolerance_mib: i
 
 
 def _idle(agent: GpuNode | None, taken: Collection[DeviceUuid]) -> list[Device]:
-    """Return the whole devices that nobody has, as far as the agent knows."""
+    """Return the whole devices that no pod has, as far as the agent can tell."""
     if agent is None or not agent.kubelet_answers:
         return []
     return [one for one in agent.devices if not one.holders and one.uuid not in taken and not one.is_mig]
 
 
 def _perhaps_idle(of: Sources, taken: Collection[DeviceUuid]) -> list[Device]:
-    """Return the whole devices that nobody may have by now, where the agent does not say who has them."""
+    """Return the whole devices that may be free now, where the agent does not report which pods have them."""
     if of.agent is not None and of.agent.kubelet_answers:
         return []
     return [one for one in of.devices if one.uuid not in taken and not one.is_mig]
 
 
 def _bad(idle: Iterable[Device], of: Sources) -> tuple[int, list[str]]:
-    """Return how many idle devices take no work, beyond those that the device plugin has taken back itself, and why."""
+    """Return how many idle devices accept no work, beyond those that the device plugin has withdrawn, and why."""
     found = [sentence for one in idle if (sentence := _obstacle(one, of.tolerance_mib))]
     whole = sum(not one.is_mig for one in of.devices)
     return max(0, len(found) - max(0, whole - of.offered)), found

@@ -1,4 +1,4 @@
-"""Remembers which pods hold parts of shared GPUs, and which reservation pods hold these GPUs for them."""
+"""Keeps which pods hold parts of shared GPUs, and which reservation pods hold these GPUs for them."""
 
 from collections.abc import Collection, Sequence
 from typing import TypeVar
@@ -14,12 +14,12 @@ class HeldParts:
     """What pods hold of shared GPUs, by pod and by node. Only `GpuBooks` calls `put`."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without pods."""
         self._parts: dict[PodUid, Part] = {}
         self._on: dict[NodeName, dict[PodUid, Part]] = {}
 
     def put(self, uid: PodUid, part: Part | None) -> set[NodeName]:
-        """Note what a pod holds of shared GPUs, None for nothing; return the nodes that are concerned."""
+        """Store what a pod holds of shared GPUs, None for nothing; return the affected nodes."""
         before = self._parts.pop(uid, None)
         if before is not None:
             _discard(self._on, before.node, uid)
@@ -33,7 +33,7 @@ class HeldParts:
         return self._parts.get(uid)
 
     def on(self, node: NodeName) -> Collection[Part]:
-        """Return what pods hold of the shared GPUs of a node; not to be kept."""
+        """Return what pods hold of the shared GPUs of a node; the caller must not keep the value."""
         return self._on.get(node, {}).values()
 
     def holders_on(self, node: NodeName) -> Collection[PodUid]:
@@ -45,13 +45,13 @@ class GpuReservations:
     """The reservation pods of all nodes. Only `GpuBooks` calls `put`."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without reservation pods."""
         self._pods: dict[PodUid, tuple[NodeName, Pod]] = {}
         self._on: dict[NodeName, dict[PodUid, Pod]] = {}
         self._vanished: list[Pod] = []
 
     def put(self, uid: PodUid, pod: Pod | None) -> set[NodeName]:
-        """Note a reservation pod as it is now, None when it is gone; return the nodes that are concerned."""
+        """Store a reservation pod, None when it is gone; return the affected nodes."""
         before = self._pods.pop(uid, None)
         if before is not None:
             _discard(self._on, before[0], uid)
@@ -69,17 +69,17 @@ class GpuReservations:
         return found[1] if found else None
 
     def on(self, node: NodeName) -> Collection[Pod]:
-        """Return the reservation pods for a node, also those that are leaving; not to be kept."""
+        """Return the reservation pods of a node, also pods being deleted; the caller must not keep the value."""
         return self._on.get(node, {}).values()
 
     def drop_vanished(self) -> Sequence[Pod]:
-        """Forget the reservation pods that have vanished, and return them."""
+        """Forget the reservation pods that are gone, and return them."""
         vanished, self._vanished = self._vanished, []
         return vanished
 
 
 def node_of(reservation: Pod) -> NodeName | None:
-    """Return the node a reservation pod is for: the one that it is bound to, or may only go to."""
+    """Return the node of a reservation pod: the node where it is bound, or the only node where it may run."""
     if reservation.node is not None:
         return reservation.node
     for term in reservation.constraint.terms or ():

@@ -1,4 +1,4 @@
-"""Writes the pod that holds a whole GPU, so that parts of it can be given to others."""
+"""Builds the reservation pod, which holds a whole GPU so that other pods can get parts of it."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,12 +11,12 @@ LONGEST_PREFIX = 200
 """Of a node's name in the pod's: both may have 253 characters."""
 
 USER = 65535
-"""Nobody, as the pause image has it."""
+"""The user `nobody`, as in the pause image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationPodTerms:
-    """What an installation says of its reservation pods."""
+    """An installation's settings for its reservation pods."""
 
     image: str
     priority_class: str
@@ -24,9 +24,9 @@ class ReservationPodTerms:
 
 
 def reservation_name(node: NodeName, group: str, number: int = 0) -> str:
-    """Return the name of a shared GPU's reservation pod: always the same, so that two replicas cannot make two.
+    """Return the name of a shared GPU's reservation pod: always the same, so that two replicas cannot create two.
 
-    A higher `number` names another one, made when the first was given the wrong device.
+    A higher `number` gives another name: for a further pod, created when the first one got the wrong device.
     """
     digest = sha256(f"{node}/{group}".encode()).hexdigest()[:10]
     return f"gpu-reservation-{node[:LONGEST_PREFIX].rstrip('.-')}-{digest}{f'-{number}' if number else ''}"
@@ -35,9 +35,9 @@ def reservation_name(node: NodeName, group: str, number: int = 0) -> str:
 def reservation_pod(node: NodeName, group: str, name: str, *, owner_uid: str, terms: ReservationPodTerms) -> RawObject:
     """Return the pod that holds a whole GPU of a node for a shared one.
 
-    kube-scheduler places it, so that its accounting holds, and can place it nowhere else. It is Guaranteed and of the
-    highest priority: preempted or evicted by the kubelet, its device would be given out again under the pods that share
-    it. An autoscaler may remove it: it keeps no node alive.
+    kube-scheduler places the pod, so that its accounting is right; it can place the pod on this node only. The pod is
+    Guaranteed and has the highest priority: if it were preempted, or evicted by the kubelet, its device would be given
+    to another pod while pods still share it. An autoscaler may remove the pod: it does not keep a node alive.
     """
     return {
         "apiVersion": "v1",
@@ -69,7 +69,7 @@ def reservation_pod(node: NodeName, group: str, name: str, *, owner_uid: str, te
 
 
 def _owners(node: NodeName, uid: str) -> list[RawObject]:
-    # Goes with the GpuNode: when its node is gone for good, somebody deletes that.
+    # The pod is deleted with the GpuNode, which is deleted when its node is gone permanently.
     owner = {"apiVersion": "leeboard.dev/v1alpha1", "kind": "GpuNode", "name": node, "uid": uid}
     return [owner] if uid else []
 

@@ -1,4 +1,4 @@
-"""What there is to say of the shared GPUs of one node: who holds parts, and how far each GPU can be relied upon."""
+"""The state of the shared GPUs of one node: the holders of parts, and how reliable each GPU is."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,38 +12,38 @@ from app.model.snapshot import PART, SharedDevice
 
 
 class GpuState(StrEnum):
-    """How far a shared GPU can be relied upon."""
+    """How reliable a shared GPU is."""
 
     OPENING = "opening"
-    """Nobody runs on it yet; which device it is, is not known."""
+    """No pod runs on it yet; its device is not known."""
     READY = "ready"
     UNCONFIRMED = "unconfirmed"
-    """Pods run on it, and its agent has fallen silent."""
+    """Pods run on it, and its agent does not report any more."""
     CONTESTED = "contested"
-    """Pods run on it, and nothing reserves the device they were given, or not this one."""
+    """Pods run on it, and no reservation pod holds the device that they were given, or one holds another device."""
     CLOSING = "closing"
-    """What reserves it is being removed."""
+    """Its reservation pod is being removed."""
 
 
 NO_DEVICE = DeviceUuid("")
 
 OPEN = (GpuState.OPENING, GpuState.READY)
-"""Those on which others may still come."""
+"""States in which a shared GPU can accept more pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one pod holds of each of some shared GPUs of a node, or is promised."""
+    """What one pod holds, or has reserved, of each of some shared GPUs of a node."""
 
     pod: PodUid
     node: NodeName
     names: tuple[str, ...]
     uuids: tuple[str, ...] = ()
-    """What the pod was told of them, in the same order; empty until it is bound."""
+    """The devices that the pod was given for them, in the same order; empty until the pod is bound."""
     parts: int
-    """Of each, overhead included (see `PART`)."""
+    """Of each GPU, overhead included (see `PART`)."""
     memory_mib: int
-    """Of each, what the pod asked for."""
+    """Of each GPU, the request of the pod."""
     hold: Hold = Hold.KEPT
     is_bound: bool = False
 
@@ -53,46 +53,48 @@ class SharedGpu:
     """A GPU of which pods hold parts, or for which a reservation pod exists."""
 
     name: str
-    """Under which it is accounted; unique on its node."""
+    """The name in the accounts; unique on its node."""
     uuid: DeviceUuid = NO_DEVICE
-    """Which device it is, empty while that is not known."""
+    """Its device; empty while that is not known."""
     whole_mib: int
     promised_mib: int = 0
-    """What its holders asked for, together."""
+    """The sum of the requests of its holders."""
     holders: tuple[PodUid, ...] = ()
     state: GpuState
     reason: str = ""
-    """What keeps others off it, empty when nothing does."""
+    """Why it accepts no more pods; empty when it accepts them."""
     may_pass: bool = False
-    """That is only how much of it is used, which may be less by itself: who has just left is measured for a moment."""
+    """The only reason is its used memory, which may fall by itself: a pod that has just ended is still measured
+    briefly.
+    """
     reservations: tuple[Pod, ...] = ()
-    """The reservation pods that are there and stay: one, as a rule."""
+    """Its reservation pods that are not being deleted: normally one."""
     is_bound: bool = False
-    """Some pod is bound to it, so that it cannot become another device."""
+    """A pod is bound to it, so that its device cannot change."""
     hold: Hold = Hold.KEPT
-    """How the whole device is held in the books of the node."""
+    """How the whole device is held in the charges of the node."""
     free: int
-    """Parts nobody holds (see `PART`)."""
+    """Parts that no pod holds (see `PART`)."""
     releasing: int = 0
-    """Parts held by pods that are leaving."""
+    """Parts held by pods that are being deleted."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is to be done about it until something changes."""
+        """Whether it needs no action until something changes."""
         if self.state is not GpuState.READY or not self.holders or len(self.reservations) != 1:
             return False
         return self.reservations[0].device_uuids == (self.uuid,)
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody new may come on it."""
+        """Whether it accepts more pods."""
         return self.state in OPEN and not self.reason
 
     @property
     def listed(self) -> SharedDevice:
-        """Return it as the planner sees it: one that is not open has less than nothing free, whoever leaves.
+        """Return it as the planner sees it: a GPU that is not open has a negative free amount, whatever pods free.
 
-        It is listed all the same, so that no new one gets its name.
+        It is listed nevertheless, so that no new shared GPU gets its name.
         """
         if not self.is_open:
             return SharedDevice(self.name, -self.whole_mib * PART)
@@ -101,17 +103,17 @@ class SharedGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpus:
-    """All that is known of one node's GPUs beside what whole ones are charged."""
+    """All that is known of one node's GPUs beside the charges of whole GPUs."""
 
     shared: tuple[SharedGpu, ...] = ()
     blocked: int = 0
-    """Whole GPUs that take no new work although nobody has them."""
+    """Whole GPUs that accept no work although no pod has them."""
     reasons: tuple[str, ...] = ()
     """Why, one sentence each."""
     idle: int = 0
-    """Bit i is set when device i of the agent's list is idle and takes work."""
+    """Bit i is set when device i of the agent's list is idle and accepts work."""
     held: Mapping[Hold, int] = field(default_factory=dict)
-    """How many whole GPUs are held for parts, by how."""
+    """How many whole GPUs are held for parts, by hold."""
 
     @property
     def listed(self) -> tuple[SharedDevice, ...]:
@@ -119,7 +121,7 @@ class NodeGpus:
         return tuple(each.listed for each in self.shared)
 
     def is_like(self, before: "NodeGpus") -> bool:
-        """Whether nothing differs but the words of the reasons, which tell how much is used at the moment."""
+        """Whether nothing differs except the texts of the reasons, which state how much memory is used now."""
         one, other = (
             (each.blocked, each.idle, each.held, [replace(gpu, reason=str(bool(gpu.reason))) for gpu in each.shared])
             for each in (self, before)
@@ -127,7 +129,7 @@ class NodeGpus:
         return one == other
 
     def frees_more_than(self, before: "NodeGpus") -> bool:
-        """Whether somebody may find room here who found none before; never wrong when it says no."""
+        """Whether a pod may find room here that found none before; False is always right, True may be wrong."""
         if self.blocked < before.blocked or sum(self.held.values()) < sum(before.held.values()):
             return True
         if self.held.get(Hold.LEAVING, 0) > before.held.get(Hold.LEAVING, 0):
@@ -141,26 +143,26 @@ NO_GPUS = NodeGpus()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What is known of a node, from everybody who knows something."""
+    """What is known of a node, from all sources."""
 
     agent: GpuNode | None
-    """Its last report, None when there is none that can be relied upon now."""
+    """Its last report; None when there is no reliable one."""
     last: GpuNode | None = None
-    """The last report in which its devices could be read, where there is none that can be relied upon now."""
+    """The last report in which its devices could be read, where there is no reliable report now."""
     memory_mib: int
-    """Of each GPU, as it is accounted; 1 when nothing tells."""
+    """Accounted memory of each GPU; 1 when it is unknown."""
     offered: int
     """Whole GPUs that the node's device plugin offers."""
     parts: Collection[Part]
     reservations: Collection[Pod]
-    """The reservation pods for this node, also those that are leaving."""
+    """The reservation pods for this node, also those that are being deleted."""
     closing: Collection[str] = ()
-    """Shared GPUs whose reservation we are removing."""
+    """Shared GPUs whose reservation pod Leeboard is removing."""
     doubted: Collection[str] = ()
-    """Those that have not come to be in time."""
+    """Shared GPUs that were not ready in time."""
     tolerance_mib: int = 0
     divides: bool = True
-    """Whether the node's labels let its GPUs be shared: where each is handed out several times, or cut, they do not."""
+    """Whether the node's labels let its GPUs be shared: time-sliced or partitioned GPUs cannot be shared."""
 
     @property
     def devices(self) -> Sequence[Device]:

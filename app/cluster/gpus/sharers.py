@@ -1,4 +1,4 @@
-"""Remembers who asks for parts of GPUs, by node: GPUs that turn out to have another size concern nobody else."""
+"""Keeps which pods request parts of GPUs, by node: a changed GPU size affects only these pods."""
 
 from collections.abc import Callable, Collection
 
@@ -6,10 +6,10 @@ from app.model.names import NodeName, PodUid
 
 
 class Sharers:
-    """The pods that ask for parts of GPUs. Only `GpuBooks` calls what changes it."""
+    """The pods that request parts of GPUs. Only `GpuBooks` calls the methods that change it."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without pods."""
         self._places: dict[PodUid, NodeName | None] = {}
         self._at: dict[NodeName | None, set[PodUid]] = {}
 
@@ -17,7 +17,7 @@ class Sharers:
         return uid in self._places
 
     def put(self, uid: PodUid, place: NodeName | None) -> None:
-        """Note on which node a pod has a place, None while it has none."""
+        """Note the node on which a pod has a place; None while it has none."""
         if uid in self._places and self._places[uid] == place:
             return
         self.drop(uid)
@@ -25,7 +25,7 @@ class Sharers:
         self._at.setdefault(place, set()).add(uid)
 
     def drop(self, uid: PodUid) -> None:
-        """Forget a pod that is gone."""
+        """Forget a deleted pod."""
         if uid not in self._places:
             return
         place = self._places.pop(uid)
@@ -34,10 +34,10 @@ class Sharers:
             del self._at[place]
 
     def on(self, node: NodeName) -> Collection[PodUid]:
-        """Return the pods that have a place on a node; not to be kept."""
+        """Return the pods that have a place on a node; the caller must not keep the value."""
         return self._at.get(node, ())
 
     def elsewhere(self, is_known: Callable[[NodeName], bool]) -> set[PodUid]:
-        """Return the pods that have no place, or one on a node that is not known."""
+        """Return the pods that have no place, or a place on an unknown node."""
         places = (place for place in self._at if place is None or not is_known(place))
         return {uid for place in places for uid in self._at[place]}

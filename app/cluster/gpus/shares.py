@@ -1,4 +1,4 @@
-"""Writes what a pod is told of the GPUs that it shares: the annotations that bind writes and its environment shows."""
+"""Writes what a pod is told about its shared GPUs: the annotations that bind writes and its environment shows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,14 +22,14 @@ def marks_of(sharing: Sharing, gpus: Sequence[SharedGpu]) -> Mapping[str, str]:
 
 
 def share(sharing: Sharing) -> str:
-    """Return exactly what the pod asked for of each GPU, as `decode.sharing.bound` reads it."""
+    """Return exactly what the pod requested of each GPU, as `decode.sharing.bound` reads it."""
     return f"{sharing.memory_mib}{MEBIBYTES}" if sharing.memory_mib else _fraction(sharing.portion_ppm)
 
 
 def portion(sharing: Sharing, whole_mib: int) -> str:
-    """Return the part of each GPU as a decimal: `0.50`, `0.125`; what was asked for in MiB is rounded up to hundredths.
+    """Return the part of each GPU as a decimal: `0.50`, `0.125`; a request in MiB is rounded up to hundredths.
 
-    That is how KAI tells it: who needs to know exactly reads the memory.
+    This is KAI's format; the exact value is the memory.
     """
     if sharing.memory_mib:
         return f"{-(-100 * sharing.memory_mib // max(whole_mib, 1)) / 100:.2f}"

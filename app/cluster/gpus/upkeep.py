@@ -1,12 +1,12 @@
-"""Says what a shared GPU needs so that the sources agree about it again: a reservation pod, one less, or its pods gone.
+"""Decides what a shared GPU needs so that its sources agree again: a reservation pod, one less, or evicted pods.
 
-The cases, in their order, after the table of failures that the design names:
-    1. nobody has a part of it, nor will: what reserves it is removed, at once when its last pod has just left
-    2. a pod is promised a part and nothing reserves it: a reservation pod is made
-    3. pods run on a device that something else has by now, or that is gone: they cannot stay
-    4. pods run on a device that nothing reserves: another reservation pod is made, until one of them gets that device;
-       what the others got is kept meanwhile, so that the device plugin does not give it out again
-    5. more reservation pods than one, and one of them has the right device: the others are removed
+The cases, in their order, after the design's table of failures:
+1. no pod has a part of it or will have one: its reservation pod is removed, at once when its last pod is just gone
+2. a part is reserved for a pod and there is no reservation pod: a reservation pod is created
+3. pods run on a device that another pod has now, or that is gone: these pods are evicted
+4. pods run on a device that no reservation pod holds: further reservation pods are created until one gets the device;
+   the devices that the others get are kept meanwhile, so that the device plugin does not give them out again
+5. there are several reservation pods, and one of them has the right device: the others are removed
 """
 
 from collections.abc import Collection, Iterator
@@ -23,7 +23,7 @@ from app.model.sentence import Name, say
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Make a reservation pod."""
+    """Create a reservation pod."""
 
     node: NodeName
     name: str
@@ -40,7 +40,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Have a pod leave whose device is not its own any more."""
+    """Evict a pod whose device is no longer its own."""
 
     pod: PodUid
     message: str
@@ -56,17 +56,17 @@ class Circumstances:
 
     node: NodeName
     agent: GpuNode | None
-    """Its last report, None when there is none that can be relied upon now."""
+    """Its last report; None when there is no reliable one."""
     parts: Collection[Part]
     """What pods hold of the node's shared GPUs."""
     is_wanted: bool
-    """Whether the room for those who wait for it is there, so that it may be opened."""
+    """Whether the room for its waiting pods is free, so that it may be opened."""
     is_over: bool
-    """Whether it may be removed now, when nobody has a part of it."""
+    """Whether it may be removed now, when no pod has a part of it."""
 
 
 def needs(gpu: SharedGpu, at: Circumstances) -> Iterator[Need]:
-    """Yield what is to be done about one shared GPU; nothing while something is under way."""
+    """Yield the actions that one shared GPU needs; nothing while an action is under way."""
     if not gpu.holders:
         if at.is_over:
             yield from (Free(at.node, pod) for pod in gpu.reservations)
@@ -85,7 +85,7 @@ def needs(gpu: SharedGpu, at: Circumstances) -> Iterator[Need]:
 
 
 def _needless(gpu: SharedGpu, at: Circumstances) -> Iterator[Need]:
-    """Yield the reservation pods beyond the one that has the device."""
+    """Yield the reservation pods other than the one with the device."""
     devices = [] if at.agent is None else [one for one in at.agent.devices if one.uuid == gpu.uuid]
     right = next((pod for pod in gpu.reservations for device in devices if is_held_by(device, pod)), None)
     if right is not None:
@@ -93,7 +93,7 @@ def _needless(gpu: SharedGpu, at: Circumstances) -> Iterator[Need]:
 
 
 def _settled(gpu: SharedGpu, at: Circumstances) -> Iterator[Need]:
-    """Yield what a GPU needs on which pods run and about which the sources disagree."""
+    """Yield the actions for a GPU on which pods run and about which the sources disagree."""
     devices = {} if at.agent is None else {device.uuid: device for device in at.agent.devices}
     told: dict[DeviceUuid, list[PodUid]] = {}
     for part in at.parts:
@@ -101,7 +101,7 @@ def _settled(gpu: SharedGpu, at: Circumstances) -> Iterator[Need]:
             told.setdefault(_told(part, gpu.name), []).append(part.pod)
     lost = {uuid: why for uuid in told if (why := _why_lost(uuid, devices.get(uuid), gpu, at))}
     if not lost and len(told) > 1 and gpu.uuid:
-        # Pods of one shared GPU were given different devices: only that of its reservation is accounted.
+        # Pods of one shared GPU were given different devices: only the device of its reservation pod is accounted.
         lost = {uuid: f"shares GPU {gpu.uuid}, and was given {uuid}" for uuid in told if uuid != gpu.uuid}
     for uuid, why in lost.items():
         yield from (Dismiss(uid, why) for uid in told[uuid])
@@ -115,7 +115,7 @@ def _told(part: Part, name: str) -> DeviceUuid:
 
 
 def _why_lost(uuid: DeviceUuid, device: Device | None, gpu: SharedGpu, at: Circumstances) -> str:
-    """Return why pods cannot stay on their device, empty when they can."""
+    """Return why pods cannot stay on their device; empty when they can."""
     if device is None or device.is_mig:
         return f"was given GPU {uuid or 'of no name'}, which node {at.node} has no more"
     taken = next((one for one in device.holders if not _reserves(one, gpu, at)), None)
@@ -128,13 +128,13 @@ def _why_lost(uuid: DeviceUuid, device: Device | None, gpu: SharedGpu, at: Circu
 
 
 def _reserves(holder: Holder, gpu: SharedGpu, at: Circumstances) -> bool:
-    """Whether the holder is a reservation pod of this GPU; one that is gone may still be told of for a moment."""
+    """Whether the holder is a reservation pod of this GPU; a deleted pod may still be reported for a moment."""
     known = ((pod.namespace, pod.name) for pod in gpu.reservations)
     return (holder.namespace, holder.name) in known or holder.name.startswith(reservation_name(at.node, gpu.name))
 
 
 def _may_yet_come(gpu: SharedGpu, devices: dict[DeviceUuid, Device]) -> bool:
-    """Whether another reservation pod might get the right device: one is idle that works, and none is on its way."""
+    """Whether a further reservation pod might get the right device: a healthy one is idle, no such pod is pending."""
     held = [pod for pod in gpu.reservations if any(is_held_by(device, pod) for device in devices.values())]
     idle = any(not one.holders and one.health is Health.HEALTHY and not one.is_mig for one in devices.values())
     return len(held) == len(gpu.reservations) and idle
