@@ -1,7 +1,7 @@
-"""Turns raw Kubernetes objects into our records: the only code that knows the names of their fields.
+"""Turns raw Kubernetes objects into Leeboard's records: the only code that knows the names of their fields.
 
-Nothing an object contains can make this raise: what cannot be read becomes the record's `problem`, a sentence for its
-owner, and the rest of it is still read. Only an object without a name or uid is a `DecodeError`.
+No content of an object raises an error. What cannot be read becomes the record's `problem`, a sentence for the owner,
+and the rest of the object is still read. Only an object without a name or uid is a `DecodeError`.
 """
 
 from app.cluster.decode.glances import (

@@ -1,4 +1,4 @@
-"""Tells which ResourceClaim of a pod has not been made yet, by the rule of kube-scheduler (`resourceclaim.Name`)."""
+"""Finds a ResourceClaim of a pod that does not exist yet, by the rule of kube-scheduler (`resourceclaim.Name`)."""
 
 from app.cluster.decode.parts import items
 from app.cluster.decode.reading import Fields
@@ -6,9 +6,9 @@ from app.model.quantity import shown
 
 
 def missing_claim(spec: Fields, status: Fields) -> str:
-    """Return the first claim that is still to be made from a template, in words; empty when none is.
+    """Return the first claim that must still be created from a template, in words; empty when there is none.
 
-    The status of the pod names each that was made. kube-scheduler does not even queue the pod before all are there.
+    The pod's status names each created claim. kube-scheduler does not queue the pod before all claims are there.
     """
     wanted = items(spec, "resourceClaims")
     if not wanted:

@@ -1,4 +1,4 @@
-"""Computes what a pod asks for, as kube-scheduler 1.36 does (`component-helpers/resource/helpers.go`, PodRequests)."""
+"""Computes what a pod requests, as kube-scheduler 1.36 does (`component-helpers/resource/helpers.go`, PodRequests)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -15,32 +15,32 @@ GPU_RESOURCE = "nvidia.com/gpu"
 WHOLE_GPU_MILLI = 1000
 
 Ask = dict[str, int]
-"""Amounts by the name of their resource; one that is left out is 0."""
+"""Amounts by resource name; a missing name is 0."""
 
 RESIZABLE = ("cpu", "memory")
-"""What a pod as a whole may ask for, and what may be resized in place."""
+"""What a pod as a whole may request, and what may be resized in place."""
 
 OF_DEVICES = "nvidia.com/"
 LONGEST_RESOURCE = 317
-"""Characters of the name of any resource: of a domain, a slash and a label's value."""
+"""Characters in the name of any resource: a domain, a slash and a label's value."""
 MAX_EXTENDED = 32
 """Extended resources that one pod may name."""
 
 UNBOUNDED = 1 << 30
-"""Containers of a pod that runs are all charged, however many there are."""
+"""All containers of a running pod are charged, whatever their number."""
 
 FEW_NAMES = 16
-"""A container that states more amounts has those sorted out first that cannot count."""
+"""If a container states more amounts than this, amounts that cannot count are removed first."""
 
 MOST_AMOUNTS = 1 << 16
-"""Amounts that are read of one pod: the API server has no room for more beside what it notes of each.
+"""Amounts that are read of one pod: the API server has no room for more beside its notes about each.
 
-With more it would be charged whatever else is free on its node.
+A pod with more amounts is charged with everything that is free on its node.
 """
 
 
 def gpus_milli(value: object) -> int:
-    """Read a number of whole GPUs as thousandths; raise `QuantityError` on a part of one."""
+    """Read a number of whole GPUs as thousandths; raise `QuantityError` on a part of a GPU."""
     amount = milli(value)
     if amount % WHOLE_GPU_MILLI:
         raise QuantityError(f"{shown(value)} is not a whole number of GPUs; write 1 or more")
@@ -48,38 +48,38 @@ def gpus_milli(value: object) -> int:
 
 
 PARSERS: Mapping[str, Callable[[object], int]] = {"cpu": milli, "memory": whole, GPU_RESOURCE: gpus_milli}
-"""How each resource is read that is not extended."""
+"""How each resource that is not extended is read."""
 
 USUAL = {*PARSERS, "ephemeral-storage"}
-"""What most containers ask for, and nothing else."""
+"""The only resources that most containers request."""
 
 
 def is_extended(name: str) -> bool:
     """Whether nodes and pods count a resource of this name among their `scalars`.
 
-    What kube-scheduler knows by itself is not (Kubernetes `IsExtendedResourceName`), nor are whole GPUs, nor our own
-    markers, which kube-scheduler only routes by: no node has any.
+    Kubernetes' own resources do not count there (Kubernetes `IsExtendedResourceName`). Neither do whole GPUs, nor
+    Leeboard's markers, which only tell kube-scheduler when to call the extender: no node has any.
     """
     is_known = name == GPU_RESOURCE or name.startswith(PREFIX)
     return may_be_extended(name) and len(name) <= LONGEST_RESOURCE and not is_known
 
 
 def may_be_extended(name: str) -> bool:
-    """Whether the name is not one of Kubernetes' own; False is certain."""
+    """Whether the name may be other than Kubernetes' own; False is certain."""
     return "/" in name and "kubernetes.io/" not in name
 
 
 def request(reading: ObjectReading, spec: Fields, status: Fields) -> tuple[Resources, Scalars]:
-    """Return what the pod holds on its node; what cannot be read is noted as missed, and what is too much cut.
+    """Return what the pod holds on its node; unreadable amounts are noted as missed, excessive amounts are limited.
 
-    Differs from kube-scheduler where containers ask for parts of a millicore or byte: it rounds the sum up, we each.
+    One difference from kube-scheduler: it rounds up the sum of parts of a millicore or byte, Leeboard each amount.
     """
     shape = ObjectReading()
     demand = _Demand(reading, shape)
     ask = demand.total(spec, status)
     if shape.problem:
         reading.miss(shape.problem)
-    # Those that a device plugin hands out come first: whoever runs must not hide them behind others.
+    # Resources of device plugins are first: other names must not displace them in a running pod.
     names = [*demand.devices, *demand.others]
     if demand.has_more or len(names) > MAX_EXTENDED:
         reading.doubt(f"its containers ask for more than {MAX_EXTENDED} extended resources; ask for fewer")
@@ -97,12 +97,12 @@ def scalars(amounts: Iterable[tuple[str, int]]) -> Scalars:
 
 
 class _Demand:
-    """Adds up what a pod asks for, container by container, each only of what it names."""
+    """Adds up what a pod requests, container by container; of each container only the resources that it names."""
 
     __slots__ = ("_is_infeasible", "_left", "_reading", "_shape", "devices", "has_more", "others")
 
     def __init__(self, reading: ObjectReading, shape: ObjectReading) -> None:
-        """`shape` learns what is not shaped so that amounts could be found in it."""
+        """`shape` notes parts of the object that have the wrong shape, so that no amounts could be found there."""
         self._reading = reading
         self._shape = shape
         self._left = MOST_AMOUNTS
@@ -114,8 +114,8 @@ class _Demand:
         """Whether there are others that were not counted."""
 
     def total(self, spec: Fields, status: Fields) -> Ask:
-        """Return what the pod asks for."""
-        # 1. containers and sidecars, or the hungriest moment of initialisation  2. pod level  3. overhead
+        """Return what the pod requests."""
+        # 1. containers and sidecars, or the peak of initialisation  2. pod level  3. overhead
         self._is_infeasible = _is_infeasible(status)
         ask = self._pod_level(spec, status, self._containers(spec, status))
         if spec.get("overhead") is not None:
@@ -137,7 +137,7 @@ class _Demand:
                 _add(total, ask)
                 _add(sidecars, ask)
             else:
-                # Where it asks for nothing the sidecars alone matter, and these are in the total.
+                # Where the container requests nothing, only the sidecars matter, and the total includes them.
                 ask = self._container(container)
                 _raise(peak, {name: sidecars.get(name, 0) + amount for name, amount in ask.items()})
         return _raise(total, peak)
@@ -157,10 +157,10 @@ class _Demand:
         return self._resized(ask, status) if status else ask
 
     def _resized(self, ask: Ask, status: Fields) -> Ask:
-        """Return what counts of what is asked for, given the status of the container or pod that tells what it holds.
+        """Return the amounts that count, given the requested amounts and the status with the allocated amounts.
 
-        A resize that shrinks it frees nothing before the kubelet has done it. One that the kubelet can never do takes
-        nothing: else whoever may resize a pod could keep a whole node from others.
+        A smaller request frees nothing before the kubelet has resized. A resize that the kubelet reports as infeasible
+        takes nothing: otherwise a user who may resize a pod could block a whole node.
         """
         allocated = self._shape.mapping(status, "allocatedResources")
         held = self._read(self._known(allocated), NO_FIELDS, "allocatedResources") if allocated else {}
@@ -177,7 +177,7 @@ class _Demand:
         if not resources and (resources is None or isinstance(resources, dict)):
             return {}
         resources = self._shape.mapping(container, "resources")
-        # Limits stand in for missing requests, as the API server's defaults do.
+        # Limits replace missing requests, as the API server's defaults do.
         requests, limits = self._amounts(resources, "requests"), self._amounts(resources, "limits")
         return self._read({**limits, **requests} if limits else requests, limits, container.get("name"))
 
@@ -191,7 +191,7 @@ class _Demand:
         return amounts if len(amounts) <= FEW_NAMES else self._that_may_count(amounts)
 
     def _that_may_count(self, amounts: Fields) -> Fields:
-        """Return those of many amounts that may count: a pod that runs may state tens of thousands of others."""
+        """Return those amounts that may count: a running pod may state tens of thousands of others."""
         may_count = {name: amounts[name] for name in amounts if name in USUAL or may_be_extended(name)}
         if len(self.others) < MAX_EXTENDED:
             return may_count
@@ -204,9 +204,9 @@ class _Demand:
         return known
 
     def _statuses(self, spec: Fields, status: Fields) -> Mapping[str, Fields]:
-        """Return the statuses of the containers to which the kubelet has given something, by container name."""
+        """Return the statuses of the containers to which the kubelet has allocated resources, by container name."""
         found: dict[str, Fields] = {}
-        # No more than there are containers: others may write there, too.
+        # At most as many as there are containers: other programs may write there, too.
         most = max(MOST_ITEMS, *(len(items(spec, kind)) for kind in CONTAINERS))
         for key in ("containerStatuses", "initContainerStatuses"):
             if status.get(key) is None:
@@ -217,7 +217,7 @@ class _Demand:
         return found
 
     def _known(self, amounts: Fields) -> Fields:
-        """Return what is stated of resources that containers name, or that most do."""
+        """Return the amounts of resources that containers name, and of the usual ones."""
         return {name: amounts[name] for name in (*PARSERS, *self.devices, *self.others) if name in amounts}
 
     def _read(self, amounts: Fields, fallback: Fields, where: object) -> Ask:
@@ -231,7 +231,7 @@ class _Demand:
             value = fallback.get(name) if stated is None else stated
             if parse is None or value is None:
                 continue
-            # Nearly all amounts can be read: spare them the sentence.
+            # Nearly all amounts can be read: the text of the error is built only on failure.
             try:
                 found[name] = parse(value)
             except TooMuchError as error:
@@ -243,7 +243,7 @@ class _Demand:
         return found
 
     def _counts(self, name: str) -> bool:
-        """Whether a resource is an extended one that is counted, as some of those that the containers name first."""
+        """Whether a resource is extended and counts: only the first ones that the containers name do."""
         names = self.devices if name.startswith(OF_DEVICES) else self.others
         if name in names:
             return True
@@ -261,7 +261,7 @@ def _unreadable(name: str, where: object, error: QuantityError) -> str:
 
 
 def _is_infeasible(status: Fields) -> bool:
-    """Whether the kubelet has judged that it can never do the resize; else all that is asked for counts."""
+    """Whether the kubelet reports the resize as infeasible; otherwise the complete request counts."""
     conditions = status.get("conditions")
     for one in conditions[:MOST_ITEMS] if isinstance(conditions, list) else ():
         if isinstance(one, dict) and one.get("type") == "PodResizePending":
@@ -275,7 +275,7 @@ def _add(total: Ask, ask: Ask) -> None:
 
 
 def _raise(ask: Ask, least: Ask) -> Ask:
-    """Raise each amount to what it is at least, in place."""
+    """Raise each amount to at least this value, in place."""
     for name, amount in least.items():
         if amount > ask.get(name, 0):
             ask[name] = amount

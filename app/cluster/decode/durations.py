@@ -24,7 +24,7 @@ _MS = {
 
 
 def duration_ms(text: object) -> int:
-    """Read a duration as milliseconds, rounded up; raise `QuantityError` on what is none, or negative."""
+    """Read a duration as milliseconds, rounded up; raise `QuantityError` on a text that is no duration, or negative."""
     if text == "0":
         return 0
     if not (isinstance(text, str) and len(text) <= MAX_TEXT and _DURATION.fullmatch(text)):

@@ -1,6 +1,6 @@
-"""Knows by which variables the container that shares devices learns of them, and whether a pod has what it takes.
+"""The variables that show the shared devices to their container, and whether a pod has these variables.
 
-Bind writes annotations on the pod; the container's environment refers to them. What adds these references is `admit`.
+Bind writes annotations on the pod; the container's environment refers to them. `admit` adds these references.
 """
 
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ VARIABLES: Mapping[str, str] = {
 """Variables, and the annotation that each shows."""
 
 MPS_VARIABLES: Mapping[str, str] = {**VARIABLES, MPS_MEMORY_LIMIT: MPS_MEMORY_ANNOTATION}
-"""The same where the pod speaks to the devices through CUDA's MPS server."""
+"""The same for a pod that uses the devices through CUDA's MPS server."""
 
 
 def variables(annotations: Fields) -> Mapping[str, str]:
-    """Return the variables that the container which shares devices has; none in a pod that asks for no part."""
+    """Return the variables of the container that shares devices; none in a pod that requests no part."""
     if not asks_for_part(annotations):
         return {}
-    # Elsewhere CUDA would only be told of a limit that nobody keeps.
+    # Without MPS, CUDA would only see a limit that nothing enforces.
     return MPS_VARIABLES if annotations.get(MPS_ANNOTATION) == "true" else VARIABLES
 
 
 def sharing_container(spec: Fields, annotations: Fields) -> tuple[str, int] | None:
-    """Return where the container is that shares devices: the one that an annotation names, else the first."""
+    """Return the position of the container that shares devices: the one that an annotation names, else the first."""
     wanted = annotations.get(CONTAINER_ANNOTATION)
     if not wanted:
         return ("containers", 0) if items(spec, "containers") else None
@@ -51,11 +51,11 @@ def shows_devices(spec: Fields, annotations: Fields) -> bool:
         return False
     kind, position = found
     named = [one for one in items(items(spec, kind)[position], "env") if one.get("name") == VISIBLE_DEVICES]
-    # Of several under one name the kubelet takes the last.
+    # The kubelet uses the last of several variables with one name.
     path = fields(fields(named[-1], "valueFrom"), "fieldRef").get("fieldPath") if named else None
     return bool(path == path_of(DEVICES_ANNOTATION))
 
 
 def path_of(annotation: str) -> str:
-    """Return how a reference to a field names an annotation."""
+    """Return how a field reference names an annotation."""
     return f"metadata.annotations['{annotation}']"

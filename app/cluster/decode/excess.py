@@ -1,7 +1,7 @@
-"""Bounds what is looked at of a pod: a list or mapping with more items than anybody needs makes a pod unreadable.
+"""Limits what is read of a pod: a list or mapping with too many items makes the pod unreadable.
 
-The lengths are looked at before anything else is, so a pod of 1.5 MB costs no more than a small one. Admission refuses
-such a pod in the same words. One that is stored all the same waits for ever; where it runs, its containers are charged.
+The lengths are checked before anything else, so a pod of 1.5 MB costs no more than a small one. Admission refuses such
+a pod with the same message. A stored pod like this stays pending; if it runs, its containers are charged.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ REQUIREMENTS = ("matchExpressions", "matchFields")
 MOST_VOLUMES = 1024
 
 MOST_STATED = 4096
-"""Of all containers together, in requests and limits: 16 for each of as many containers as a pod may have."""
+"""Of all containers together, in requests and limits: 16 for each of the allowed number of containers."""
 
 CHARGED = frozenset({"nodeName", "schedulerName", "containers", "initContainers", "overhead", "resources"})
-"""What is read of the spec of a pod with too much of something: enough to charge it where it runs."""
+"""The fields of the spec that are read of a pod with excessive items: enough to charge the pod where it runs."""
 
 IN_METADATA = dict.fromkeys(("labels", "annotations", "ownerReferences"), MOST_ITEMS)
 
@@ -35,21 +35,21 @@ IN_RESOURCES = {"requests": MOST_ITEMS, "limits": MOST_ITEMS}
 
 
 def excess(raw: Fields) -> str:
-    """Return what there is too much of in a pod, as a sentence for its owner; empty when it may be read."""
+    """Return what a pod has too much of, as a sentence for its owner; empty when the pod may be read."""
     metadata, spec = fields(raw, "metadata"), fields(raw, "spec")
     found = _over(metadata, IN_METADATA, "metadata") or _over(spec, IN_SPEC, "spec")
     return found or _of_containers(spec) or (_of_affinity(spec) if spec.get("affinity") else "")
 
 
 def trimmed(spec: Fields) -> Fields:
-    """Return what is read of a pod that has too much of something; its containers matter once it has a node."""
+    """Return the part of a pod with excessive items that is read; its containers count once it has a node."""
     kept = CHARGED if spec.get("nodeName") else {"schedulerName"}
     return {key: spec[key] for key in kept if key in spec}
 
 
 def _over(parent: object, bounds: Mapping[str, int], where: str) -> str:
     for key, value in parent.items() if isinstance(parent, dict) else ():
-        # Every pod comes here: this is all that most of them cost.
+        # This check runs for every pod, and for most pods it is the only cost.
         if key in bounds and isinstance(value, list | dict) and len(value) > bounds[key]:
             return _sentence(f"{where}.{key}", len(value), bounds[key])
     return ""

@@ -1,4 +1,4 @@
-"""Reads single facts of a raw object, where its whole record is not needed: of a question, of a pod read back."""
+"""Reads single facts of a raw object where its whole record is not needed: of a request, or of a pod read back."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from app.model.pod import Pod
 from app.model.seam import RawObject
 
 UNBORN = "not-created-yet"
-"""Stands for name, namespace and uid of a pod that somebody only asks about."""
+"""Stands for the name, namespace and uid of a pod that exists only in a request."""
 
 
 def asked_pod(
     raw: RawObject, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT
 ) -> Pod:
-    """Decode the pod of a question, which need not exist: a what-if may leave out its name and uid."""
+    """Decode the pod of a request, which need not exist: a what-if may omit its name and uid."""
     stated, unborn = fields(raw, "metadata"), {"namespace": "default", "name": UNBORN, "uid": UNBORN}
     missing = {key: name for key, name in unborn.items() if not (isinstance(stated.get(key), str) and stated[key])}
     return pod({**raw, "metadata": {**stated, **missing}}, profiles=profiles, rules=rules, keeps=keeps)
@@ -30,11 +30,11 @@ class SeenPod:
 
     pod: Pod
     started_at: float | None
-    """Since when it runs, in seconds since the epoch; None while it does not, or when that cannot be read."""
+    """The start of the pod, in seconds since the epoch; None while it does not run, or when that cannot be read."""
 
     @property
     def problem(self) -> str:
-        """What its owner has to change, empty when nothing."""
+        """What the owner must change; empty when there is nothing."""
         return self.pod.problem
 
 
@@ -48,7 +48,7 @@ def seen_pod(
 
 
 def bound_node(raw: RawObject) -> NodeName | None:
-    """Return the node a pod is bound to, None while it is not."""
+    """Return the node to which a pod is bound; None while it is not bound."""
     return _node(raw, "spec", "nodeName")
 
 
@@ -58,18 +58,18 @@ def nominated_node(raw: RawObject) -> NodeName | None:
 
 
 def has_succeeded(raw: RawObject) -> bool:
-    """Return whether a pod has finished, and well."""
+    """Return whether a pod has succeeded."""
     status = raw.get("status")
     return isinstance(status, dict) and status.get("phase") == "Succeeded"
 
 
 def is_ours(raw: RawObject) -> bool:
-    """Return whether a reservation pod is ours, and not that of a KAI Scheduler in the same cluster."""
+    """Return whether a reservation pod belongs to Leeboard, and not to a KAI Scheduler in the same cluster."""
     return fields(fields(raw, "metadata"), "labels").get(MANAGED_BY_LABEL) == MANAGED_BY
 
 
 def end_of(raw: RawObject) -> str:
-    """Return why a pod has ended, as its kubelet says; empty when it says nothing."""
+    """Return why a pod has ended, as its kubelet reports; empty without a report."""
     status = raw.get("status")
     stated = status if isinstance(status, dict) else {}
     return ": ".join(text for key in ("reason", "message") if isinstance(text := stated.get(key), str) and text)

@@ -1,4 +1,4 @@
-"""Reads a GpuNode: the devices of a node, as the agent there says. It comes from the node, which may be anybody's."""
+"""Reads a GpuNode: the devices of a node as its agent reports them. The node writes it, so it is not trusted."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -10,15 +10,15 @@ from app.model.names import NodeName, PodUid
 from app.model.quantity import json_integer
 
 MOST_MIB = 1 << 40
-"""A TiB of MiB: more than any device has."""
+"""A TiB in MiB: more than any device has."""
 
 MOST_DEVICES = 63
-"""As many as a mask of devices has room for in an int64, whose last bit is its sign."""
+"""The number of bits in a mask of devices: an int64 without its sign."""
 
 MOST_FAILURES = 64
 
 MOST_PODS = 256
-"""That have processes on one device."""
+"""Pods with processes on one device."""
 
 MOST_HOLDERS = 4096
 """On all devices of a node: each device of 16 may have `MOST_PODS`, of more devices each may have fewer."""
@@ -28,7 +28,7 @@ small = partial(json_integer, minimum=0, maximum=1023)
 
 
 def gpu_node(raw: object) -> GpuNode:
-    """Decode a GpuNode; the time of its report is left out, so that two that say the same are equal."""
+    """Decode a GpuNode without the time of its report, so that equal reports are equal."""
     fields, metadata = identified(raw)
     reading = ObjectReading()
     status = reading.mapping(fields, "status")
@@ -50,7 +50,7 @@ def gpu_node(raw: object) -> GpuNode:
 
 
 def _first(reading: ObjectReading, parent: Fields, key: str, most: int) -> Sequence[Fields]:
-    """Return the first items of a list: an agent that says more than a node can have is not believed the rest."""
+    """Return the first items of a list: items beyond the possible number on a node are ignored."""
     value = parent.get(key)
     return reading.mappings({key: value[:most]} if isinstance(value, list) else parent, key)
 
@@ -76,7 +76,8 @@ def _device(reading: ObjectReading, raw: Fields, most_pods: int) -> Device:
 
 
 def _health(value: object) -> Health:
-    # Absent where the driver cannot tell at all, which says nothing against the device; a new word is no good news.
+    # The value is absent where the driver cannot state it: that does not make the device unhealthy. An unknown word
+    # does.
     if value is None:
         return Health.HEALTHY
     return Health(value) if isinstance(value, str) and value in set(Health) else Health.UNKNOWN

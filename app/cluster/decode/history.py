@@ -1,4 +1,4 @@
-"""Reads back what Leeboard wrote of a queue's past usage into its status, whatever has become of it since."""
+"""Reads a queue's past usage, which Leeboard wrote into its status; others may have changed it since."""
 
 import re
 from functools import partial
@@ -17,7 +17,7 @@ _SECONDS = re.compile(r"([0-9]{1,30})(?:\.([0-9]{1,6}))?", re.ASCII)
 
 
 def tally(raw: object) -> tuple[Tally | None, str]:
-    """Return what a queue's status tells of its past, and what is wrong with it; None when nothing can be used."""
+    """Return the past usage in a queue's status, and what is wrong with it; None when nothing can be used."""
     fields, _ = identified(raw)
     status = fields.get("status")
     if not isinstance(status, dict) or status.get("usage") is None:

@@ -1,4 +1,4 @@
-"""Reads how the devices of a node reach each other, from the links that each of them reports."""
+"""Reads how the devices of a node are connected, from the links that each of them reports."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,7 +14,7 @@ PCIE_SCORES: Mapping[str, int] = {
     "Switch": 50,
     "Board": 60,
 }
-"""What the nearest that two devices have in common on the PCIe tree is worth (go-gpuallocator's P2P link scores)."""
+"""The score of the nearest common point of two devices on the PCIe tree (go-gpuallocator's P2P link scores)."""
 
 MOST_LINKS = 64
 """Of one device: one to each other."""
@@ -23,9 +23,9 @@ MOST_NVLINKS = 36
 
 
 def layout_of(devices: Sequence[Fields]) -> Layout | None:
-    """Return the connections between the devices, in their order; None when none of them says anything.
+    """Return the connections between the devices, in their order; None when no device reports any.
 
-    A pair of which the two say different things is worth the less: a matrix that was not symmetric ended HAMi.
+    If the two devices of a pair report different links, the lower score counts: an asymmetric matrix crashed HAMi.
     """
     stated = [_stated(each) for each in devices]
     if not any(stated):

@@ -1,6 +1,6 @@
-"""Reads the least of a pod that its charge needs, for the case that reading all of it fails by a mistake of ours.
+"""Reads the minimum of a pod that its charge needs, for the case that a bug prevents the complete reading.
 
-It shares no code with the whole reader but the grammar of names and amounts, so that one mistake cannot end both.
+It shares with the complete reader only the grammar of names and amounts, so that one bug cannot break both.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,14 +19,14 @@ from app.model.resources import MAX_AMOUNT, Resources
 from app.model.seam import RawObject
 
 MOST_AMOUNTS = 1 << 14
-"""Amounts that are read of one pod; what more it asks for is unread."""
+"""Amounts that are read of one pod; all further amounts are unread."""
 
 
 def least_pod(raw: RawObject, *, profiles: frozenset[str]) -> SeenPod:
-    """Read who a pod is, where it is and what it asks for; raises `DecodeError` when nothing tells who it is.
+    """Read the identity, node and requests of a pod; raises `DecodeError` when the pod cannot be identified.
 
-    All containers count as running at once, and what the pod as a whole asks for comes on top: the least reader may
-    find more than the whole one, never less. A pod without a uid is known by its name.
+    All containers count as running at once, and the request of the pod as a whole is added: this reader may find more
+    than the complete reader, never less. A pod without a uid is identified by its name.
     """
     metadata, spec = fields(raw, "metadata"), fields(raw, "spec")
     namespace, name, uid = (_text(metadata, key) for key in ("namespace", "name", "uid"))
@@ -61,7 +61,7 @@ def least_pod(raw: RawObject, *, profiles: frozenset[str]) -> SeenPod:
 
 
 def without_uid(namespace: str, name: str) -> str:
-    """Return by what a pod is known that shows no uid; no uid looks like that."""
+    """Return the identity of a pod that shows no uid; it cannot equal a uid."""
     return f"{namespace}/{name}"
 
 
@@ -71,10 +71,10 @@ def _text(parent: Fields, key: str) -> str:
 
 
 class _Amounts:
-    """What the containers of a pod ask for together."""
+    """What the containers of a pod request together."""
 
     def __init__(self, spec: Fields) -> None:
-        """Add up; `extended` holds extended resources, `unread` tells whether there may be more than was found."""
+        """Add up; `extended` holds extended resources, `unread` is set when there may be more than was found."""
         self.unread = False
         self.extended: dict[str, int] = {}
         cpu_milli = memory_bytes = gpu_milli = 0

@@ -1,9 +1,9 @@
-"""Reads which pods a pod must be near to or apart from: required inter-pod affinity, as far as it is to its own kind.
+"""Reads a pod's required inter-pod affinity and anti-affinity, as far as it concerns pods of its own kind.
 
-A term is read when the pod's own labels satisfy it, as those of replicas that keep apart and of a gang that stays
-together do. Then the pods that it speaks of come from the same template and state it too, so that labels have to be
-kept only of pods that have such a term themselves. All other terms (of other kinds of pods, of other namespaces, by
-matchExpressions) are left to kube-scheduler's own filters, which judge the terms that are read here as well.
+A term is read when the pod's own labels satisfy it. This is the case for replicas on separate nodes and for gangs in
+one place. Then the selected pods are of the same template and have the same term, so that labels must be kept only for
+pods that have such a term themselves. All other terms (for other kinds of pods, for other namespaces, with
+matchExpressions) are left to kube-scheduler's own filters, which also judge the terms that are read here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,17 @@ from app.cluster.decode.sparing import shared
 from app.model.pod import Near
 
 NAMESPACE = "/metadata.namespace"
-"""Stands for a pod's namespace among its labels, since terms speak of one namespace; no label begins with a slash."""
+"""The key of a pod's namespace among its labels, since a term applies to one namespace; no label starts with a slash.
+"""
 
 MAX_TERMS = 4
-"""More are left to kube-scheduler: each is compared with the labels of all pods that have terms themselves."""
+"""More terms are left to kube-scheduler: each is compared with the labels of all pods that have terms themselves."""
 
 MAX_LABELS = 8
-"""Of one term; those with more are left to kube-scheduler as well."""
+"""Of one term; terms with more labels are left to kube-scheduler as well."""
 
 MAX_OWN_LABELS = 64
-"""Of a pod; the terms of one with more, too."""
+"""Of a pod; the terms of pods with more labels are left to kube-scheduler as well."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _KINDS = {"podAffinity": False, "podAntiAffinity": True}
@@ -33,7 +34,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def neighbours(spec: Fields, labels: Fields, namespace: str) -> tuple[tuple[Near, ...], Mapping[str, str] | None]:
-    """Return the terms that are read, and the labels by which they find the pod; none and None for most pods."""
+    """Return the terms that are read, and the labels that they select; none and None for most pods."""
     affinity = spec.get("affinity")
     if not isinstance(affinity, dict) or affinity.keys().isdisjoint(_KINDS):
         return (), None
@@ -55,7 +56,7 @@ def _terms(affinity: Fields, own: Mapping[str, str]) -> Iterator[Near]:
 
 
 def _selected(term: Fields, own: Mapping[str, str]) -> Labels | None:
-    """Return the labels that a term speaks of; None when it is not one of those that are read."""
+    """Return the labels that a term selects; None when the term is left to kube-scheduler."""
     selector, key = term.get("labelSelector"), term.get("topologyKey")
     if not isinstance(selector, dict) or selector.get("matchExpressions") or not (isinstance(key, str) and key):
         return None

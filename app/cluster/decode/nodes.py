@@ -1,4 +1,4 @@
-"""Reads a node: what it can give, its labels and taints, and whether it takes work now."""
+"""Reads a node: its allocatable resources, its labels and taints, and whether it accepts work now."""
 
 from collections.abc import Mapping
 from itertools import chain, islice
@@ -18,7 +18,7 @@ IN_BYTES_FROM = 1 << 20
 """KAI: no GPU has a TiB of memory, so a number from here on counts bytes."""
 
 MEMORY_STEP_MIB = 100
-"""KAI: GPUs of one kind differ by a few MiB, and shall not be told apart by it."""
+"""KAI: GPUs of one kind differ by a few MiB; they must count as equal."""
 
 PRESENT_LABEL = "nvidia.com/gpu.present"
 """Written by NVIDIA's operator on nodes with GPUs, before their device plugins run."""
@@ -26,19 +26,19 @@ PRESENT_LABEL = "nvidia.com/gpu.present"
 MIG_LABEL = "node-role.kubernetes.io/mig-enabled"
 
 REPLICAS_LABEL = "nvidia.com/gpu.replicas"
-"""How often the device plugin hands out each GPU: more than once with time-slicing or its own MPS."""
+"""How often the device plugin gives out each GPU: more than once with time-slicing or its own MPS."""
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
-"""Set by the node lifecycle controller when a kubelet has been silent for too long."""
+"""Set by the node lifecycle controller when a kubelet does not report for too long."""
 
 MOST_EXTENDED = 128
-"""Extended resources of one node: a column of all nodes is kept for each, and a kubelet may report what it likes."""
+"""Extended resources of one node: each needs a column of all nodes, and a kubelet may report any number."""
 
 BINDING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def node(raw: object) -> Node:
-    """Decode a node; one without a Ready condition is not ready, nor is one that cannot be reached."""
+    """Decode a node; a node without a Ready condition, or an unreachable node, is not ready."""
     fields, metadata = identified(raw)
     reading = ObjectReading()
     spec, status = reading.mapping(fields, "spec"), reading.mapping(fields, "status")
@@ -74,7 +74,7 @@ def _scalars(reading: ObjectReading, fields: Fields) -> Scalars:
         reading.doubt(
             f"it has {len(names)} extended resources, so nothing is placed on it; have at most {MOST_EXTENDED}"
         )
-        # Those that a device plugin hands out come first, as they do for pods.
+        # Resources of device plugins are first, as in pods.
         names = sorted(names, key=lambda name: not name.startswith(OF_DEVICES))[:MOST_EXTENDED]
     return scalars((name, reading.number(f"allocatable {shown(name)}", fields[name], whole)) for name in names)
 
@@ -85,7 +85,7 @@ def _labels(reading: ObjectReading, metadata: Fields) -> Mapping[str, str]:
 
 
 def _names_gpus(labels: Mapping[str, str], allocatable: Fields, status: Fields) -> bool:
-    """Whether there are GPUs: their device plugins may offer none while they start, or while all GPUs are sick."""
+    """Whether the node has GPUs: device plugins may offer none while they start, or while all GPUs are unhealthy."""
     capacity = status.get("capacity")
     names = chain(allocatable, capacity if isinstance(capacity, dict) else ())
     return labels.get(PRESENT_LABEL) == "true" or any(
@@ -104,7 +104,7 @@ def _device_memory_mib(labels: Mapping[str, str]) -> int:
 
 
 def _is_replicated(labels: Mapping[str, str]) -> bool:
-    # Whoever gets one of several replicas shares a GPU with nobody knows whom: no part of it could be promised.
+    # A pod with one of several replicas shares a GPU with unknown pods: no part of this GPU can be reserved.
     return labels.get(REPLICAS_LABEL, "") not in ("", "0", "1")
 
 

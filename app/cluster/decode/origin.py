@@ -1,7 +1,7 @@
-"""Reads where a pod comes from, and the objects that own pods: what grouping looks at, and no more.
+"""Reads the origin of a pod, and the objects that own pods: only what grouping needs.
 
-What is not shaped as the API server shapes it is not there: an owner that cannot be read must not keep its pods from
-running, and what a row of the grouping table needs it asks for in words of its own.
+A field of the wrong shape counts as absent: an unreadable owner must not prevent its pods from running. If a row of the
+grouping table needs a missing field, the row reports it in its own words.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,18 +24,18 @@ KEPT_ANNOTATIONS = (
 USER = "user"
 
 POD_SPEC = "containers"
-"""Whatever has this field says what pods run: most of an owner, and nothing about its group."""
+"""Objects with this field state there what pods run: it is most of an owner, and contains nothing about its group."""
 
 DROPPED = frozenset({"managedFields", "conditions"})
 
 ALL_PARTS = frozenset({"spec", "status"})
 
 DEEPEST = 12
-"""Levels of an owner that are looked at: what a row reads lies within eight."""
+"""Levels of an owner that are read: the fields that the table reads are within eight."""
 
 
 MOST_VALUES = 8192
-"""Of an owner that are looked at, lists and mappings included: a JobSet of 256 Jobs has half of them."""
+"""Values of an owner that are read, including lists and mappings: a JobSet of 256 Jobs has half of them."""
 
 TOO_LARGE = "it has more fields, labels or annotations than are read of an owner; make it smaller, or divide it"
 
@@ -44,7 +44,7 @@ READ_LABELS = ("kai.scheduler/", "runai/", "project", "priorityClassName", "user
 
 
 class _TooLargeError(Exception):
-    """An owner has more values than are looked at; never leaves this module."""
+    """An owner has more values than are read; this error never leaves this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ NOTHING_KEPT = Keeps(is_on=False)
 
 
 def origin(metadata: Fields, keeps: Keeps) -> Origin | None:
-    """Return where a pod comes from; None when nobody owns it and no label of it matters."""
+    """Return the origin of a pod; None when the pod has no owner and none of its labels matters."""
     if not keeps.is_on:
         return None
     ref = owner_of(metadata)
@@ -70,7 +70,7 @@ def origin(metadata: Fields, keeps: Keeps) -> Origin | None:
 
 
 def owner(raw: object, *, kind: Kind, parts: frozenset[str] = ALL_PARTS) -> Owner:
-    """Decode an object of this kind that owns pods, or may, with `parts` of it; raises `DecodeError` without a name."""
+    """Decode an object of this kind that may own pods, with `parts` of it; raises `DecodeError` without a name."""
     whole, metadata = identified(raw)
     read, problem = ObjectReading(), ""
     pruned: dict[str, object] = {}
@@ -100,7 +100,7 @@ def _matters(annotation: str) -> bool:
 def owner_of(metadata: Fields) -> OwnerRef | None:
     """Return the controller of an object, else the first owner that it names."""
     stated = metadata.get("ownerReferences")
-    # Whoever has more owners has a garbage collector to fear, and none of them is asked about its group.
+    # Further owners matter only to the garbage collector; grouping does not read them.
     first = stated[:MOST_ITEMS] if isinstance(stated, list) else []
     named = [one for one in items({"of": first}, "of") if _is_reference(one)]
     if not named:
@@ -143,13 +143,13 @@ def _shared(
 def _texts(metadata: Fields, key: str) -> Mapping[str, str]:
     stated = fields(metadata, key)
     if len(stated) > MOST_ITEMS:
-        # Who has too many is refused, but what runs stays in the queue that is named here.
+        # A pod with too many labels is refused, but a running pod stays in the queue that is named here.
         stated = {name: stated[name] for name in stated if name.startswith(READ_LABELS)}
     return {name: value for name, value in stated.items() if isinstance(value, str)} or NO_FIELDS
 
 
 def _pruned(value: object, levels: int, left: Iterator[int]) -> object:
-    """Return what is kept of a value; raise `_TooLargeError` when more was looked at than may be."""
+    """Return what is kept of a value; raise `_TooLargeError` when it has too many values."""
     if next(left, None) is None:
         raise _TooLargeError
     if levels == 0:

@@ -1,4 +1,4 @@
-"""Finds parts of a raw object of which nothing is told: what is not shaped as the API server shapes it is not there."""
+"""Finds parts of a raw object without reporting problems: a field of the wrong shape counts as absent."""
 
 from collections.abc import Sequence
 
@@ -14,6 +14,6 @@ def fields(parent: Fields, key: str) -> Fields:
 
 
 def items(parent: Fields, key: str) -> Sequence[Fields]:
-    """Return a list of mappings; empty when it is anything else, for then no position in it would be sure."""
+    """Return a list of mappings; empty for anything else, because positions in it would not be reliable."""
     value = parent.get(key)
     return value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else ()

@@ -1,4 +1,4 @@
-"""Reads a pod: its place in queue and PodGroup, its wishes, and what has become of it."""
+"""Reads a pod: its queue and PodGroup, its requests and constraints, and its status."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,7 +43,7 @@ PREEMPTIBILITY = {"preemptible": True, "non-preemptible": False}
 
 DEFAULT_SCHEDULER = "default-scheduler"
 NAMED = frozenset({"name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"})
-"""What is read of the metadata of a pod with too much of something, beside the labels and annotations that we know."""
+"""What is read of the metadata of a pod with excessive items, beside the labels and annotations that Leeboard uses."""
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
@@ -57,9 +57,9 @@ def is_terminal(raw: object) -> bool:
 
 
 def is_accepted(raw: object) -> bool:
-    """Return whether a scheduler has bound the pod, or its kubelet has taken it: both write the status.
+    """Return whether a scheduler has bound the pod, or its kubelet has accepted it: both write the status.
 
-    A node name alone is what its author wrote: whatever cannot be read of such a pod may cost nobody else anything.
+    A node name alone is only the statement of the pod's author: unreadable fields of such a pod must not affect others.
     """
     status = raw.get("status") if isinstance(raw, dict) else None
     if not isinstance(status, dict):
@@ -84,16 +84,16 @@ def _is_scheduled(condition: Fields) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an installation has set by which pods are read."""
+    """The settings of an installation for reading pods."""
 
     is_offered: bool = True
-    """Parts of GPUs are."""
+    """Whether parts of GPUs are offered."""
     overhead_mib: int = 0
-    """Set aside on a device for each pod beside what it asks for."""
+    """Memory reserved on a device for each pod in addition to its request."""
     namespace: str = "kai-resource-reservation"
     """Of the reservation pods."""
     marks_binds: bool = False
-    """kube-scheduler asks us to bind only the pods that have the marker for it; the others it binds by itself."""
+    """kube-scheduler sends bind requests only for the pods that have its marker; it binds all others by itself."""
 
 
 USUAL_RULES = Rules()
@@ -112,12 +112,11 @@ class _Parts:
 
 
 def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, keeps: Keeps = NOTHING_KEPT) -> Pod:
-    """Decode a pod; it is managed when its scheduler is one of `profiles`, be it bound already or not.
+    """Decode a pod; it is managed when its scheduler is one of `profiles`, bound or not.
 
-    `keeps` tells what grouping wants to know of it; a pod of which nothing is kept is grouped by its annotation alone.
-
-    Its priority is looked up by whoever knows the PriorityClasses. A pod with a problem is still charged what could be
-    read.
+    `keeps` states what grouping needs of the pod; a pod of which nothing is kept is grouped by its annotation alone.
+    The caller looks up its priority, because it has the PriorityClasses. A pod with a problem is still charged with
+    everything that could be read.
     """
     parts = _taken_apart(raw)
     reading, labels, spec = parts.reading, parts.labels, parts.spec
@@ -136,7 +135,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
     controllers = [one for one in references if one.get("controller") is True]
     held, gated = _gates(spec)
     unmarked = managed and rules.marks_binds and not _has_bind_marker(spec)
-    # Before it is bound, only admission can have written on a pod which lacks the marker.
+    # Before the binding, only admission can have written on a pod without the marker.
     is_stamped = managed and (unmarked or node is not None)
     bound_queue = _bound_queue(parts.annotations) if is_stamped else NO_QUEUE
     if bound_queue and node:
@@ -145,7 +144,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         part = _part(parts, asked, scalars, rules) if managed and parts.annotations else None
     if part and unmarked and node is None:
         reading.doubt(UNPREPARED)
-    # Before it is bound, what is written there is not from us.
+    # Before the binding, such an annotation is not from Leeboard.
     devices, device_uuids = given(parts.annotations) if part and node else ((), ())
     if managed and node and rules.is_offered and _hides_devices(parts.annotations):
         reading.miss(f"annotation {marks.GROUPS_ANNOTATION} cannot be read, so it is not known which GPUs it shares")
@@ -160,7 +159,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         stays=not managed and any(_stays(one) for one in controllers),
         queue=_queue(reading, labels, managed=managed),
         runs_at_most_s=_deadline_s(spec),
-        # The device of a reservation pod is charged as the shared one that it is.
+        # The device of a reservation pod is charged as the shared device that it is.
         request=replace(asked, gpu_milli=0) if reserves else asked,
         sharing=part,
         scalars=scalars,
@@ -196,7 +195,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
 
 
 def _stays(controller: Fields) -> bool:
-    """Whether a controller makes pods that are on a node as long as that is there."""
+    """Whether a controller keeps this pod on its node as long as the node exists."""
     api_version, kind = controller.get("apiVersion"), controller.get("kind")
     return (kind == "DaemonSet" and api_version == "apps/v1") or (kind == "Node" and api_version == "v1")
 
@@ -214,7 +213,7 @@ def _taken_apart(raw: object) -> _Parts:
 
 
 def _reserves(parts: _Parts, namespace: str, rules: Rules) -> str:
-    """Return for which shared device a pod holds a whole one; empty unless it is a reservation pod of ours."""
+    """Return the shared device for which a pod holds a whole one; empty unless it is Leeboard's reservation pod."""
     labels = parts.labels
     if namespace != rules.namespace or labels.get(marks.MANAGED_BY_LABEL) != marks.MANAGED_BY:
         return ""
@@ -222,9 +221,9 @@ def _reserves(parts: _Parts, namespace: str, rules: Rules) -> str:
 
 
 def _part(parts: _Parts, asked: Resources, scalars: Scalars, rules: Rules) -> Sharing | None:
-    """Return the part of a device that a managed pod asks for; None when it asks for none, or cannot have it."""
+    """Return the part of a device that a managed pod requests; None when it requests none, or cannot have it."""
     reading, annotations = parts.reading, parts.annotations
-    # Whatever else of it cannot be read: a pod that runs keeps its part of a device.
+    # A separate reading: a running pod keeps its part of a device, whatever else of the pod cannot be read.
     own = ObjectReading()
     found = sharing(own, annotations, whole_gpu_milli=asked.gpu_milli, scalars=scalars)
     if own.problem:
@@ -240,10 +239,10 @@ def _part(parts: _Parts, asked: Resources, scalars: Scalars, rules: Rules) -> Sh
 
 
 def _bound_part(parts: _Parts, asked: Resources, scalars: Scalars, rules: Rules) -> Sharing | None:
-    """Return the part of a device that a pod was bound with, whatever its owner has written on it since.
+    """Return the part of a device with which a pod was bound, whatever its owner has written on it since.
 
-    A pod without shared devices has no part: that could only be written later. Where what bind wrote was damaged,
-    which a policy prevents, the pod's own annotations count, as they do for a pod that an older release bound.
+    A pod without shared devices has no part: an annotation for it can only be a later one. Where bind's annotations are
+    damaged, which a policy prevents, the pod's own annotations count, as for a pod that an older release bound.
     """
     annotations = parts.annotations
     if marks.GROUPS_ANNOTATION not in annotations and marks.SHARE_ANNOTATION not in annotations:
@@ -277,7 +276,7 @@ def _queue(reading: ObjectReading, labels: Fields, *, managed: bool) -> QueueNam
 
 
 def _bound_queue(annotations: Fields) -> QueueName:
-    """Return the queue that is noted on the pod; what cannot be a name is not from us."""
+    """Return the queue that is recorded on the pod; a text that cannot be a name is not from Leeboard."""
     name = ObjectReading().name(annotations, QUEUE_ANNOTATION)
     return QueueName(intern(name)) if name else NO_QUEUE
 
@@ -298,7 +297,7 @@ def _node(reading: ObjectReading, parent: Fields, key: str) -> NodeName | None:
 
 
 def _gates(spec: Fields) -> tuple[bool, bool]:
-    """Return whether our own gate is on the pod, and whether that of anybody else is; what is unreadable is theirs."""
+    """Return whether Leeboard's gate is on the pod, and whether any other gate is; unreadable gates count as others."""
     gates = spec.get("schedulingGates")
     if not gates:
         return False, False

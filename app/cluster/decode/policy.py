@@ -1,4 +1,4 @@
-"""Reads what administrators and owners decide: queues, PodGroups, topologies, priority classes, in KAI's fields."""
+"""Reads the objects of administrators and owners: queues, PodGroups, topologies, priority classes, in KAI's fields."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,7 +17,9 @@ from app.model.resources import UNLIMITED
 from app.model.topology import Topology
 
 GPU_SCALE, CPU_SCALE, MEMORY_SCALE = 1000, 1, 1_000_000
-"""A Queue counts GPUs, millicores and megabytes of 10^6 bytes; we count thousandths of a GPU, millicores and bytes."""
+"""A Queue counts GPUs, millicores and megabytes of 10^6 bytes; Leeboard counts thousandths of a GPU, millicores and
+bytes.
+"""
 
 NOT_SPECIFIED = (
     "resources must be specified: write spec.resources with gpu, cpu and memory, "
@@ -32,7 +34,7 @@ NEVER_OVER_MS = -1
 
 
 def queue(raw: object) -> Queue:
-    """Decode a queue by itself; whether its parents exist is judged over the whole tree (`cluster.queues`)."""
+    """Decode a queue alone; `cluster.queues` judges over the whole tree whether its parents exist."""
     fields, metadata = identified(raw)
     reading = ObjectReading()
     spec = reading.mapping(fields, "spec")
@@ -64,9 +66,9 @@ def _min_runtime_s(reading: ObjectReading, spec: Fields, key: str) -> float | No
 
 
 def _entitlement(reading: ObjectReading, resources: Fields, name: str, scale: int) -> Entitlement:
-    """Read one resource; in what is stated, KAI's zeros hold, save that no limit is no limit.
+    """Read one resource; KAI's zeros count in what is stated, except that a missing limit means no limit.
 
-    KAI reads a missing limit as 0, with which a queue could run nothing: nobody can have meant that.
+    KAI reads a missing limit as 0. With it, a queue could run nothing, which no administrator intends.
     """
     if resources.get(name) is None:
         return UNGOVERNED
@@ -80,9 +82,9 @@ def _entitlement(reading: ObjectReading, resources: Fields, name: str, scale: in
 
 
 def pod_group(raw: object) -> GroupSpec:
-    """Decode a PodGroup; `minMember: 0` (KAI 0.17: no gang) is 1, since a gang of one waits for nobody.
+    """Decode a PodGroup; `minMember: 0` (KAI 0.17: no gang) is 1, since a gang of one needs no other pods.
 
-    Of one that has sub-groups, the minimum is that of its pod sets together, whatever `spec.minMember` says (KAI).
+    With sub-groups, the minimum is the sum of its pod sets, whatever `spec.minMember` states (KAI).
     """
     fields, metadata = identified(raw)
     reading = ObjectReading()
@@ -113,7 +115,7 @@ def _preemptible(reading: ObjectReading, spec: Fields) -> bool | None:
 
 
 def _stale_grace_s(reading: ObjectReading, spec: Fields, metadata: Fields) -> float | None:
-    """Return for how long the group may be stale: as its spec says, else its annotation; None when neither does."""
+    """Return how long the group may be stale: by its spec, else by its annotation; None when neither states it."""
     what, written = "spec.stalenessGracePeriod", spec.get("stalenessGracePeriod")
     if written is None:
         annotations = reading.mapping(metadata, "annotations")
@@ -128,7 +130,7 @@ def _stale_grace_s(reading: ObjectReading, spec: Fields, metadata: Fields) -> fl
 
 
 def _grace_ms(text: object) -> int:
-    """Read a grace in milliseconds; `NEVER_OVER_MS` for a negative one (KAI), with a unit or as -1 alone."""
+    """Read a grace period in milliseconds; `NEVER_OVER_MS` for a negative one (KAI), with a unit or as -1 alone."""
     if text == "-1":
         return NEVER_OVER_MS
     if isinstance(text, str) and text.startswith("-"):
@@ -145,7 +147,7 @@ def priority_class(raw: object) -> PriorityClass:
 
 
 def topology(raw: object) -> Topology:
-    """Decode a Topology; whether any node carries its labels is for the planner to see."""
+    """Decode a Topology; the planner checks whether any node has its labels."""
     fields, metadata = identified(raw)
     reading = ObjectReading()
     levels = reading.mappings(reading.mapping(fields, "spec"), "levels")
@@ -161,7 +163,7 @@ def topology(raw: object) -> Topology:
 
 
 def _aliases(reading: ObjectReading, levels: Sequence[Fields], labels: Sequence[str]) -> Mapping[str, str]:
-    """Return the node label that each alias stands for; KAI's rules for aliases."""
+    """Return the node label of each alias; KAI's rules for aliases."""
     named = [
         (alias, label) for level, label in zip(levels, labels, strict=True) if (alias := reading.text(level, "alias"))
     ]

@@ -1,4 +1,4 @@
-"""Reads fields of JSON whose shape nobody vouches for, and remembers the first thing that was wrong."""
+"""Reads fields of JSON whose shape is not guaranteed, and keeps the first problem."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -12,13 +12,13 @@ Fields = Mapping[str, Any]
 NO_FIELDS: Fields = {}
 
 LONGEST_NAME = 253
-"""Of any Kubernetes object; a longer reference names nothing, and is not worth keeping."""
+"""Of any Kubernetes object; a longer reference names nothing, and is not stored."""
 
 MOST_ITEMS = 256
-"""Of a list that nothing says more about; each is looked at, and nobody needs more."""
+"""Of a list without its own limit: each item is read, and no valid object has more."""
 
 LEAST = "this version of Leeboard cannot read it; its log says why"
-"""The problem of an object on which reading it has failed by a mistake of ours."""
+"""The problem of an object whose complete reading failed because of a bug."""
 
 VERSION_DIGITS = 20
 
@@ -31,11 +31,11 @@ def int32(value: object) -> int:
 
 
 class DecodeError(ValueError):
-    """The object has no name or uid, so nobody could be told what is wrong with it."""
+    """The object has no name or uid, so a problem cannot be reported for it."""
 
 
 class ObjectReading:
-    """One object being read; a field that is absent or null is never wrong by itself."""
+    """The reading of one object; a field that is absent or null is never wrong by itself."""
 
     __slots__ = ("problem", "unread")
 
@@ -46,7 +46,7 @@ class ObjectReading:
         """Whether the object may hold more than could be read."""
 
     def doubt(self, sentence: str) -> None:
-        """Note what its owner must change; the first such sentence is kept, as one line whatever it quotes."""
+        """Note what the owner must change; only the first sentence is kept, as one line whatever it quotes."""
         self.problem = self.problem or "".join(sign if sign.isprintable() else "?" for sign in sentence)
 
     def miss(self, sentence: str) -> None:
@@ -71,7 +71,7 @@ class ObjectReading:
         return NO_FIELDS
 
     def mappings(self, parent: Fields, key: str, *, most: int = MOST_ITEMS) -> Sequence[Fields]:
-        """Return a list of mappings, empty when there is none; what is no mapping is left out, and what is too much."""
+        """Return a list of mappings, empty when there is none; other items and excessive items are left out."""
         value = parent.get(key)
         if value is None:
             return ()
@@ -101,7 +101,7 @@ class ObjectReading:
         return ""
 
     def texts(self, parent: Fields, key: str) -> dict[str, str]:
-        """Return a mapping of texts; what is no text is left out."""
+        """Return a mapping of texts; values of other types are left out."""
         fields = self.mapping(parent, key)
         if len(fields) > MOST_ITEMS:
             self.doubt(f"field {key} has {len(fields)} entries; write at most {MOST_ITEMS}")
@@ -121,7 +121,7 @@ class ObjectReading:
             return 0.0
 
     def number(self, what: str, value: object, parse: Callable[[object], int], *, otherwise: int = 0) -> int:
-        """Return what `parse` makes of the value, or `otherwise` when there is none or it cannot be used."""
+        """Return the result of `parse` for the value, or `otherwise` when there is none or it cannot be used."""
         if value is None:
             return otherwise
         try:
@@ -161,12 +161,12 @@ def namespace_of(raw: RawObject) -> str:
 
 
 def full_name(raw: RawObject) -> str:
-    """Return how the log names an object, as far as that can be read."""
+    """Return the name of an object for the log, as far as it can be read."""
     return f"{namespace_of(raw)}/{_text_of(raw, 'name')}"
 
 
 def version(raw: RawObject) -> int:
-    """Return the resourceVersion of an object; 0 when it is no number, and so compares with nothing."""
+    """Return the resourceVersion of an object; 0 when it is no number, which cannot be compared."""
     text = _text_of(raw, "resourceVersion")
     return int(text) if text.isascii() and text.isdigit() and len(text) < VERSION_DIGITS else 0
 
@@ -177,7 +177,7 @@ def _text_of(raw: RawObject, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-# Pods come in bursts, so few different seconds are read at a time.
+# Pods are created in bursts, so few different seconds are read at a time.
 @shared(1024)
 def _epoch_s(text: str) -> float:
     moment = datetime.fromisoformat(text)

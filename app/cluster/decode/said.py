@@ -1,4 +1,4 @@
-"""Reads what kube-scheduler says of a pod in its condition PodScheduled."""
+"""Reads kube-scheduler's statement about a pod in its condition PodScheduled."""
 
 import re
 from sys import intern
@@ -12,23 +12,25 @@ KNOWS_NO_NODE = "no nodes available to schedule pods"
 
 FIT_ERROR_MARK = "nodes are available: "
 AFTERMATH_MARKS = (" no new claims to deallocate", " preemption: ")
-"""What stands in its message before the causes, and after them, where it tells what it tried then (`FitError`)."""
+"""The texts in its message before the causes, and after them, where it states its further attempts (`FitError`)."""
 
 PLUGIN_ERROR = re.compile(r'running (\w+) plugin "[^"]*": ')
-"""How its message begins when a plugin of it failed after our answer (`RunBindPlugins`, `RunPreBindPlugins`, ...)."""
+"""The start of its message when one of its plugins failed after Leeboard's answer (`RunBindPlugins`,
+`RunPreBindPlugins`, ...).
+"""
 
 SURELY_REFUSED = re.compile(r"is forbidden|denied|not found|is invalid")
-"""In an error of a bind that was surely not written; a conflict may mean that the pod is bound."""
+"""In the error of a bind that was surely not written; after a conflict, the pod may be bound."""
 
 LONGEST_READ = 16_384
-"""Characters that are looked at of a message: kube-scheduler names each cause once, so its own are far shorter."""
+"""Characters of a message that are read: kube-scheduler names each cause once, so its own messages are much shorter."""
 
 LONGEST_MESSAGE = 300
-"""Characters that are kept of a message: enough for the causes, and little where ten thousand pods are refused."""
+"""Characters of a message that are kept: enough for the causes, and little memory with ten thousand refused pods."""
 
 
 def said_of(reading: ObjectReading, status: Fields) -> SchedulerMessage:
-    """Read it from the status of a pod."""
+    """Read the statement from the status of a pod."""
     for condition in reading.mappings(status, "conditions"):
         if condition.get("type") == "PodScheduled":
             failed = condition.get("status") == "False"
@@ -38,7 +40,8 @@ def said_of(reading: ObjectReading, status: Fields) -> SchedulerMessage:
 
 def _judged(condition: Fields, message: str) -> SchedulerMessage:
     match condition.get("reason"):
-        # A kube-scheduler that knows no node has judged none: it is behind us, after a restart of the API server say.
+        # A kube-scheduler without nodes has judged none: its list is older, for example after a restart of the API
+        # server.
         case "Unschedulable" if message.startswith(KNOWS_NO_NODE):
             return NOTHING_SAID
         case "Unschedulable":
@@ -54,7 +57,7 @@ def _judged(condition: Fields, message: str) -> SchedulerMessage:
 
 
 def _failure(message: str) -> str:
-    """Return what surely ended an attempt; empty where the pod may be bound, or the error came before our answer."""
+    """Return the sure cause of a failed attempt; empty if the pod may be bound, or for an error before our answer."""
     found = PLUGIN_ERROR.match(message)
     if found is None:
         return ""
@@ -64,10 +67,10 @@ def _failure(message: str) -> str:
 
 
 def _because(message: str) -> str:
-    """Return what kube-scheduler says of its own filters, without our phrases and what it tried afterwards.
+    """Return kube-scheduler's statement about its own filters, without Leeboard's phrases and its further attempts.
 
-    Beside a phrase of ours the numbers of nodes are left out: they change with every attempt, and whoever waits because
-    of it is planned anew to be told in these words.
+    Beside a phrase of Leeboard, the numbers of nodes are left out: they change with every attempt, and each change
+    would cause a new plan for the pods that are pending because of it.
     """
     said = message
     for mark in AFTERMATH_MARKS:

@@ -1,4 +1,4 @@
-"""Reads back what was made for a cluster autoscaler, and what that has said to it."""
+"""Reads back the objects that were created for a cluster autoscaler, and its answers in them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ ANSWERS = (
     ("Provisioned", "False", AutoscalerAnswer.NOT_YET),
     ("Accepted", "True", AutoscalerAnswer.ACCEPTED),
 )
-"""The conditions of a ProvisioningRequest, the one that counts most first."""
+"""The conditions of a ProvisioningRequest, the most important first."""
 
 LONGEST_SAID = 300
-"""Of what an autoscaler says: it is repeated in a sentence."""
+"""Of an autoscaler's message, which is quoted in a sentence."""
 
 
 def provisioning_request(raw: RawObject) -> MadeRequest | None:
-    """Read a ProvisioningRequest; None when it is not ours."""
+    """Read a ProvisioningRequest; None when it does not belong to Leeboard."""
     metadata = fields(raw, "metadata")
     key = _key(metadata)
     if key is None or key.namespace != metadata.get("namespace"):
@@ -57,7 +57,7 @@ class ScalingPod:
 
 
 def scaling_pod(raw: RawObject) -> ScalingPod | None:
-    """Read a scaling pod; None when it is not ours, or on its way out."""
+    """Read a scaling pod; None when it does not belong to Leeboard, or is being deleted."""
     metadata = fields(raw, "metadata")
     key, request = _key(metadata), fields(metadata, "labels").get(REQUEST_LABEL)
     if key is None or not isinstance(request, str) or metadata.get("deletionTimestamp"):
@@ -95,7 +95,7 @@ def _answer(conditions: Iterable[Fields]) -> tuple[AutoscalerAnswer, str]:
     stated = {(str(one.get("type")), str(one.get("status"))): one for one in conditions}
     for kind, status, answer in ANSWERS:
         condition = stated.get((kind, status))
-        # Before anything has happened, a condition may be there as False.
+        # A condition may be present as False before anything has happened.
         if condition is not None and (status == "True" or condition.get("message")):
             return answer, _said(condition) or kind
     return AutoscalerAnswer.NOTHING, ""

@@ -1,6 +1,6 @@
-"""Reads what a pod's annotations ask for of shared devices, by one strict grammar, with KAI's words where it errs.
+"""Reads what a pod's annotations request of shared devices, by one strict grammar, with KAI's error texts.
 
-Whoever checks and whoever accounts reads it here: two parsers that disagree are how a pod gets a device for nothing.
+Checks and accounts both use this reader: if two parsers disagree, a pod can get a device without a charge.
 """
 
 import re
@@ -22,7 +22,7 @@ MIG_PREFIX = "nvidia.com/mig-"
 """Of every extended resource that is a MIG profile."""
 
 MEBIBYTES = "Mi"
-"""What an amount of memory ends with that bind has written."""
+"""The suffix of an amount of memory that bind has written."""
 
 MAX_MEMORY_MIB = 1 << 40
 MAX_DEVICES = 64
@@ -37,7 +37,7 @@ NO_MEMORY = "gpu-memory annotation value must be a positive integer greater than
 NO_DEVICES = "fraction count annotation value must be a positive integer greater than 0"
 
 GIVEN = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
-"""What the name of a shared device, which is a label's value, or a UUID looks like."""
+"""The form of a UUID, or of the name of a shared device, which is a label's value."""
 
 Texts = tuple[str, ...]
 
@@ -46,17 +46,17 @@ device_count = partial(integer, minimum=1, maximum=MAX_DEVICES)
 
 
 def asks_for_part(annotations: Fields) -> bool:
-    """Return whether a part of a device is asked for, well or badly."""
+    """Return whether a part of a device is requested, in valid form or not."""
     return FRACTION_ANNOTATION in annotations or MEMORY_ANNOTATION in annotations
 
 
 def sharing(
     reading: ObjectReading, annotations: Fields, *, whole_gpu_milli: int, scalars: Scalars = ()
 ) -> Sharing | None:
-    """Return what is asked for of each of some devices; None when nothing is, or when it cannot be read.
+    """Return the requested part of each of some devices; None when none is requested, or when it cannot be read.
 
-    `whole_gpu_milli` is what the pod's containers ask for of whole devices: nobody gets both (KAI). Nor do they get MIG
-    profiles, which are among `scalars`.
+    `whole_gpu_milli` is the containers' request for whole devices: a pod cannot have both (KAI). A pod with a part
+    cannot have MIG profiles either, which are among `scalars`.
     """
     if not asks_for_part(annotations):
         _doubt_what_needs_a_part(reading, annotations)
@@ -80,7 +80,7 @@ def sharing(
 
 
 def bound(annotations: Fields) -> Sharing | None:
-    """Return what a bound pod pays for of its shared devices, as bind wrote it; None where it cannot be from bind."""
+    """Return what a bound pod pays for its shared devices, as bind wrote it; None where it cannot be from bind."""
     names, _ = given(annotations)
     value = annotations.get(marks.SHARE_ANNOTATION)
     if not names or not isinstance(value, str):
@@ -94,14 +94,14 @@ def bound(annotations: Fields) -> Sharing | None:
 
 
 def given(annotations: Fields) -> tuple[Texts, Texts]:
-    """Return the names and the UUIDs of the shared devices of a bound pod; none where these cannot be from bind."""
+    """Return the names and UUIDs of the shared devices of a bound pod; none where these cannot be from bind."""
     names, uuids = (_listed(annotations, key) for key in (marks.GROUPS_ANNOTATION, marks.DEVICES_ANNOTATION))
     is_from_bind = len(set(names)) == len(names) == len(uuids) and all(map(GIVEN.fullmatch, names + uuids))
     return (names, uuids) if is_from_bind else ((), ())
 
 
 def reserved(annotations: Fields) -> Texts:
-    """Return the UUID that is noted on a reservation pod, none when there is none."""
+    """Return the UUID that is recorded on a reservation pod, none when there is none."""
     return _listed(annotations, marks.RESERVED_DEVICE_ANNOTATION)[:1]
 
 

@@ -1,7 +1,7 @@
 """Keeps one value for equal ones, if it is short.
 
-What is kept outlives the object that stated it, and anybody may state as much as a request has room for: a thousand
-long texts, of pods that were never stored, would take all the memory there is.
+A kept value outlives the object that stated it, and the size of a request is the only limit of a value: a thousand long
+texts, of pods that were never stored, would use all the memory.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ R = TypeVar("R")
 
 
 def shared(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have a function return one value for equal arguments, `most` of them; what is long is made anew each time."""
+    """Let a function return one value for equal arguments, `most` of them; long values are made again each time."""
 
     def decorate(make: Callable[P, R]) -> Callable[P, R]:
         cached = cast("Callable[P, R]", lru_cache(maxsize=most)(make))
 
         @wraps(make)
         def found(*args: P.args, **kwargs: P.kwargs) -> R:
-            # In C: pods come in bursts.
+            # `repr` runs in C: pods are created in bursts.
             return make(*args, **kwargs) if len(repr(args)) > LONGEST_KEPT else cached(*args, **kwargs)
 
         return found

@@ -1,4 +1,4 @@
-"""Reads how a PodGroup is divided and where its parts must run: the tree of its sub-groups, with their topology."""
+"""Reads the sub-groups of a PodGroup and where they must run: the tree of sub-groups, with their topology."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from app.model.quantity import json_integer, shown
 MAX_MEMBERS = 100_000
 MAX_SUB_GROUPS = 256
 MAX_DEPTH = 16
-"""Of sub-groups in sub-groups: as many as a Topology has levels."""
+"""Levels of nested sub-groups: as many as a Topology has levels."""
 
 members = partial(json_integer, minimum=0, maximum=MAX_MEMBERS)
 
@@ -29,9 +29,9 @@ class _Part:
 def tree(reading: ObjectReading, spec: Fields, min_member: int) -> SubGroup | None:
     """Return the tree of a PodGroup; None when all its pods are one set that may run anywhere.
 
-    Leaves are pod sets, and whoever is named as a parent is an inner node, whose own minimum says nothing (KAI). A pod
-    set may need nobody (KAI 0.17) as long as others do. What does not make a tree is noted, and the group is then read
-    as if it were not divided.
+    Leaves are pod sets. A sub-group that is named as a parent is an inner node, whose own minimum has no meaning (KAI).
+    A pod set may have the minimum 0 (KAI 0.17) as long as others have more. If the sub-groups do not form a tree, this
+    is noted, and the group is read as if it were not divided.
     """
     topology = _topology(reading, spec)
     parts = _parts(reading, spec)
@@ -97,7 +97,7 @@ def _topology(reading: ObjectReading, parent: Fields) -> TopologyConstraint | No
 
 
 def _is_tree(reading: ObjectReading, parts: Sequence[_Part]) -> bool:
-    """Note what is wrong with the names and parents; return whether they make a tree."""
+    """Note what is wrong with the names and parents; return whether they form a tree."""
     parents = {part.name: part.parent for part in parts}
     if "" in parents:
         return False

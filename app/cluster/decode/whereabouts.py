@@ -1,4 +1,4 @@
-"""Reads where a pod may go at all: node selector, required node affinity and tolerations."""
+"""Reads where a pod may run: node selector, required node affinity and tolerations."""
 
 import re
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ MOST_VALUES = 4096
 
 _OPERATORS = {operator.value: operator for operator in Operator}
 _COMPARED = re.compile(r"[0-9]{1,63}", re.ASCII)
-"""Kubernetes wants what a label is compared to to be a label's value as well, so it has no sign."""
+"""A value that a label is compared to must be a label value itself (Kubernetes), so it has no sign."""
 
 
 def constraint(reading: ObjectReading, spec: Fields) -> Constraint:
     """Return the pod's constraint, one shared value for all pods that state the same.
 
-    How many items each list may have is `excess`'s to say.
+    `excess` checks how many items each list may have.
     """
     selector = _node_selector(reading, spec)
     terms = None if spec.get("affinity") is None else _terms(reading, reading.mapping(spec, "affinity"))
@@ -75,7 +75,7 @@ def _term(reading: ObjectReading, raw: Fields) -> Term:
 def _label_requirement(reading: ObjectReading, raw: Fields) -> Requirement:
     key, operator, values = reading.text(raw, "key"), _operator(reading, raw), _values(reading, raw)
     if key == NODE_NAME_FIELD:
-        # Our Requirement tells the field from a label by this key alone.
+        # Only this key distinguishes the field from a label in a Requirement.
         reading.doubt(f"node affinity uses a label named {NODE_NAME_FIELD}; use matchFields, or rename the label")
     if operator in (Operator.GT, Operator.LT) and not (len(values) == 1 and _is_bound(values[0])):
         what = f"node affinity compares label {shown(key)} by {operator.value}"
@@ -100,7 +100,7 @@ def _operator(reading: ObjectReading, raw: Fields) -> Operator:
     text = reading.text(raw, "operator")
     if text not in _OPERATORS:
         reading.doubt(f"node affinity has operator {shown(text)}; write one of {', '.join(_OPERATORS)}")
-    # Matches no node when it has no values: what cannot be read allows nothing.
+    # Without values it matches no node: an unreadable operator allows nothing.
     return _OPERATORS.get(text, Operator.IN)
 
 
@@ -114,7 +114,7 @@ def _values(reading: ObjectReading, raw: Fields) -> tuple[str, ...]:
     return ()
 
 
-# Bounded, since tenants choose what they state; a value that was dropped is only no longer shared.
+# Bounded, since tenants choose what they state; a removed value is only no longer shared.
 @shared(4096)
 def _shared(
     selector: tuple[tuple[str, str], ...], terms: tuple[Term, ...] | None, tolerations: Sequence[Toleration]
