@@ -1,4 +1,4 @@
-"""Judges raw objects before they are stored: what a new pod of ours still needs, and what contradicts itself.
+"""Judges raw objects before they are stored: what a new managed pod still needs, and contradictions in objects.
 
-Beside `decode` the only code that knows the names of their fields. Pure functions of the object and of what is known.
+Only this code and `decode` know the names of their fields. Pure functions of the object and the known state.
 """

@@ -1,4 +1,4 @@
-"""What a container that shares devices learns of them: variables that show it the annotations which bind writes."""
+"""The variables of a container that shares devices: they show it the annotations which bind writes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from app.model.seam import RawObject
 
 
 def devices(raw: RawObject) -> Changes:
-    """Have the container that shares devices learn which, and nothing that its owner wrote instead."""
+    """Add the variables that show a container its shared devices; remove its owner's variables of the same names."""
     spec, annotations = spec_of(raw), annotations_of(raw)
     wanted = variables(annotations)
     found = sharing_container(spec, annotations) if wanted else None
@@ -27,7 +27,7 @@ def devices(raw: RawObject) -> Changes:
         yield added(path, missing)
         return
     yield from items_removed(path, wrong)
-    # In front: what its owner wrote may refer to them as $(NAME), which only looks back.
+    # In front: the owner's variables may refer to them as $(NAME), which works only for earlier variables.
     for entry in reversed(missing):
         yield added(path + pointer(0), entry)
 
@@ -53,7 +53,7 @@ def from_annotation(name: str, annotation: str) -> dict[str, object]:
 
 
 def _sorted_out(there: Sequence[Fields], wanted: Mapping[str, str]) -> tuple[set[str], list[int]]:
-    """Return which of our variables are there already, and the positions of others under their names."""
+    """Return which of Leeboard's variables are present already, and the positions of other entries with these names."""
     right: set[str] = set()
     wrong: list[int] = []
     for position, entry in enumerate(there):
@@ -68,7 +68,7 @@ def _sorted_out(there: Sequence[Fields], wanted: Mapping[str, str]) -> tuple[set
 
 
 def _without_version(entry: Fields) -> Fields:
-    """Return an entry without the version of its reference, which the API server fills in."""
+    """Return an entry without the version of its reference, which the API server adds."""
     source = fields(entry, "valueFrom")
     reference = {
         key: value for key, value in fields(source, "fieldRef").items() if (key, value) != ("apiVersion", "v1")

@@ -1,4 +1,4 @@
-"""The parts of a raw pod that admission looks at; what is not shaped as the API server shapes it counts as absent."""
+"""The parts of a raw pod that admission reads; a field of the wrong shape counts as absent."""
 
 from app.cluster.decode.parts import fields
 from app.cluster.decode.reading import Fields

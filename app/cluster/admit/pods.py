@@ -1,4 +1,4 @@
-"""What is wrong with a managed pod, as a sentence for its owner, and what is merely odd about it."""
+"""What is wrong with a managed pod, as a sentence for its owner, and what is only unusual about it."""
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -28,18 +28,18 @@ from app.model.queue import Queue
 from app.model.seam import RawObject
 
 NAMES_SHOWN = 5
-"""Containers that a sentence names."""
+"""Containers that a message names."""
 
 
 class GpuSharing(StrEnum):
-    """Whether parts of devices can be had."""
+    """Whether parts of devices are offered."""
 
     OFF = "off"
     ON = "on"
 
 
 def problem(raw: RawObject, *, profiles: frozenset[str], gpu_sharing: GpuSharing) -> str:
-    """Return what is wrong with a pod that is managed; nothing is with any other, and nothing when it is empty."""
+    """Return what is wrong with a managed pod; empty for a valid pod, and for any other pod."""
     if scheduler_of(raw) not in profiles:
         return ""
     if found := excess(raw):
@@ -49,7 +49,7 @@ def problem(raw: RawObject, *, profiles: frozenset[str], gpu_sharing: GpuSharing
 
 
 def oddities(raw: RawObject, *, profiles: frozenset[str], queues: Mapping[QueueName, Queue]) -> Iterator[str]:
-    """Say what keeps a new managed pod waiting, or does not mean what its owner may think."""
+    """Return why a new managed pod stays pending, or what does not mean what its owner may think."""
     if scheduler_of(raw) not in profiles:
         return
     pod = decode.pod(raw, profiles=profiles)
@@ -67,7 +67,7 @@ def oddities(raw: RawObject, *, profiles: frozenset[str], queues: Mapping[QueueN
 
 
 def relabelled(old: RawObject, raw: RawObject, *, profiles: frozenset[str]) -> Iterator[str]:
-    """Say that a pod stays in its queue whose label was changed to another one, if that was fixed already."""
+    """Yield a warning when the queue label of a pod was changed after its queue was fixed."""
     if scheduler_of(raw) not in profiles:
         return
     before, now = (decode.pod(each, profiles=profiles).queue for each in (old, raw))
@@ -78,7 +78,7 @@ def relabelled(old: RawObject, raw: RawObject, *, profiles: frozenset[str]) -> I
 
 
 def replaced(raw: RawObject) -> Iterator[str]:
-    """Say which variables its owner gave the container that shares devices in vain; ours must not be there yet."""
+    """Yield which of its owner's variables are replaced in the container that shares devices; before `devices`."""
     spec, annotations = spec_of(raw), annotations_of(raw)
     wanted, found = variables(annotations), sharing_container(spec, annotations)
     if not wanted or found is None:

@@ -1,4 +1,4 @@
-"""What is wrong or odd about a Queue or PodGroup, seen beside the queues there are."""
+"""What is wrong or unusual about a Queue or PodGroup, given the existing queues."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -15,19 +15,19 @@ from app.model.seam import RawObject
 from app.model.snapshot import Usage
 
 NAMES_SHOWN = 5
-"""Child queues that a sentence names."""
+"""Child queues that a message names."""
 
 FIELDS: Mapping[int, str] = {CPU: "cpu", MEMORY: "memory", GPU: "gpu"}
 
 
 def queue_problem(raw: RawObject, queues: Mapping[QueueName, Queue]) -> str:
-    """Return what is wrong with a queue, as it would be among those there are."""
+    """Return what is wrong with a queue among the existing queues."""
     queue = decode.queue(raw)
     return queue.problem or _above(queue, queues)
 
 
 def queue_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterator[str]:
-    """Say what keeps a queue from working, or does not mean what its owner may think."""
+    """Return why a queue does not work, or what does not mean what its owner may think."""
     queue = decode.queue(raw)
     if queue.parent is not None:
         parent = queues.get(queue.parent)
@@ -43,7 +43,7 @@ def queue_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterato
 
 
 def queue_loss(name: QueueName, queues: Iterable[Queue], usage: Usage | None) -> Iterator[str]:
-    """Say what comes of it when a queue is deleted."""
+    """Return the consequences of deleting a queue."""
     children = sorted(queue.name for queue in queues if queue.parent == name)
     if children:
         more = f" and {len(children) - NAMES_SHOWN} more" if len(children) > NAMES_SHOWN else ""
@@ -65,7 +65,7 @@ def group_problem(raw: RawObject) -> str:
 
 
 def group_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterator[str]:
-    """Say what keeps a PodGroup from starting, or does not mean what its owner may think."""
+    """Return why a PodGroup cannot start, or what does not mean what its owner may think."""
     spec = decode.pod_group(raw)
     if spec.queue is not None and spec.queue not in queues:
         yield f"queue {shown(spec.queue)} does not exist: the pods wait until it does"
@@ -77,14 +77,14 @@ def group_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterato
 
 
 def group_change(old: RawObject, new: RawObject, *, starting: int) -> Iterator[str]:
-    """Say what comes of it when a PodGroup changes of which some pods are just being started."""
+    """Return the consequence of changing a PodGroup while some of its pods are being started."""
     if starting and _terms(decode.pod_group(old)) != _terms(decode.pod_group(new)):
         are = "is" if starting == 1 else "are"
         yield f"{starting} of its pods {are} being started: the change counts at once for those that are not bound yet"
 
 
 def group_keeps(raw: RawObject, groups: Membership) -> Iterator[str]:
-    """Say what of a PodGroup does not count, because some of its pods have started on other terms."""
+    """Return which statements of a PodGroup do not count, because some of its pods have started on other terms."""
     spec = decode.pod_group(raw)
     started = groups.terms.kept_preemptible(spec.key, spec)
     if started:

@@ -1,6 +1,6 @@
-"""What a new pod of ours should look like, as the changes it still needs; none when it looks right already.
+"""The changes that a new managed pod needs; none when it is right already.
 
-Nothing of the pod is copied into a change: what its owner wrote stays as it is, however large or deep.
+No part of the pod is copied into a change: what its owner wrote is not touched, however large or deep it is.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,12 +21,12 @@ PREEMPTIBLE = "true"
 
 
 def is_placed(raw: RawObject) -> bool:
-    """Return whether the pod has a node already, so that nobody schedules it."""
+    """Return whether the pod has a node already, so that no scheduler handles it."""
     return bool(spec_of(raw).get("nodeName"))
 
 
 def scheduler_of(raw: RawObject) -> str:
-    """Return the name of the scheduler that the pod asks for."""
+    """Return the scheduler name of the pod."""
     name = spec_of(raw).get("schedulerName")
     return name if isinstance(name, str) and name else DEFAULT_SCHEDULER
 
@@ -44,7 +44,7 @@ def labelled_class(raw: RawObject) -> str:
 
 
 def has_foreign_gate(raw: RawObject) -> bool:
-    """Return whether others hold the pod too."""
+    """Return whether the pod has a gate other than Leeboard's."""
     return any(gate.get("name") != marks.GATE for gate in items(spec_of(raw), "schedulingGates"))
 
 
@@ -58,12 +58,12 @@ def needs_preparation(raw: RawObject) -> bool:
 
 
 def of_scheduler(raw: RawObject, name: str) -> RawObject:
-    """Return the pod as it is when this scheduler places it."""
+    """Return the pod with this scheduler name."""
     return raw if scheduler_of(raw) == name else {**raw, "spec": {**spec_of(raw), "schedulerName": name}}
 
 
 def of_class(raw: RawObject, name: str) -> RawObject:
-    """Return the pod as it is when it has this priority class."""
+    """Return the pod with this priority class."""
     return (
         raw
         if spec_of(raw).get("priorityClassName") == name
@@ -72,13 +72,13 @@ def of_class(raw: RawObject, name: str) -> RawObject:
 
 
 def scheduler(raw: RawObject, name: str) -> Changes:
-    """Have this scheduler place the pod."""
+    """Set this scheduler name."""
     if scheduler_of(raw) != name:
         yield added("/spec/schedulerName", name)
 
 
 def held(raw: RawObject) -> Changes:
-    """Hold the pod by our gate, beside the gates of others."""
+    """Add Leeboard's gate, beside other gates."""
     gates, ours = _gates(raw)
     if ours:
         return
@@ -87,7 +87,7 @@ def held(raw: RawObject) -> Changes:
 
 
 def released(raw: RawObject) -> Changes:
-    """Take our gate off the pod; those of others stay."""
+    """Remove Leeboard's gate from the pod; other gates stay."""
     gates, ours = _gates(raw)
     if ours and len(ours) == len(gates):
         yield removed("/spec/schedulingGates")
@@ -96,7 +96,7 @@ def released(raw: RawObject) -> Changes:
 
 
 def priority(raw: RawObject, name: str) -> Changes:
-    """Give the pod this priority class, and have the API server resolve it anew: it refuses what contradicts it."""
+    """Set this priority class, and remove the values that the API server derives from it: it refuses contradictions."""
     spec = spec_of(raw)
     if spec.get("priorityClassName") == name:
         return
@@ -107,15 +107,15 @@ def priority(raw: RawObject, name: str) -> Changes:
 
 
 def runtime(raw: RawObject, name: str) -> Changes:
-    """Have a pod that asks for GPUs run by this RuntimeClass, unless it names one; an empty name changes nothing."""
+    """Set this RuntimeClass on a pod that requests GPUs and names none; an empty name changes nothing."""
     if name and not spec_of(raw).get("runtimeClassName") and _asks_for_gpus(raw):
         yield added("/spec/runtimeClassName", name)
 
 
 def markers(raw: RawObject, names: Collection[str]) -> Changes:
-    """Have the pod ask for extended resources by which kube-scheduler tells our pods from others."""
+    """Add requests for the extended resources by which kube-scheduler recognizes managed pods."""
     spec = spec_of(raw)
-    # Those of init containers would do for kube-scheduler, but the policy that looks for markers looks here.
+    # kube-scheduler would accept init containers too, but the admission policy looks for markers here.
     containers = items(spec, "containers")
     missing = [name for name in sorted(names) if not any(_asks_for(one, name) for one in containers)]
     if not missing or not containers:
@@ -133,7 +133,7 @@ def markers(raw: RawObject, names: Collection[str]) -> Changes:
 
 
 def unmarked(raw: RawObject, name: str) -> Changes:
-    """Take an extended resource off the pod by which kube-scheduler would tell it from others."""
+    """Remove an extended resource by which kube-scheduler would recognize the pod."""
     for kind in CONTAINERS:
         for position, container in enumerate(items(spec_of(raw), kind)):
             resources = fields(container, "resources")
@@ -143,7 +143,7 @@ def unmarked(raw: RawObject, name: str) -> Changes:
 
 
 def stamped(raw: RawObject, queue: QueueName) -> Changes:
-    """Note on a pod that it is preemptible and in this queue for its whole life: nobody of us binds it later."""
+    """Record on a pod that it is preemptible and in this queue for its lifetime: Leeboard does not bind it later."""
     stamps = {marks.PREEMPTIBLE_ANNOTATION: PREEMPTIBLE, marks.QUEUE_ANNOTATION: str(queue)}
     annotations = fields(raw, "metadata").get("annotations")
     if not isinstance(annotations, dict):
@@ -155,24 +155,24 @@ def stamped(raw: RawObject, queue: QueueName) -> Changes:
 
 
 def not_stamped(raw: RawObject) -> Changes:
-    """Take these notes off a pod: they were copied from another, or made before the pod became what it is now."""
+    """Remove these records from a pod: they were copied from another pod, or are outdated."""
     for name in (marks.PREEMPTIBLE_ANNOTATION, marks.QUEUE_ANNOTATION):
         if name in annotations_of(raw):
             yield removed(pointer("metadata", "annotations", name))
 
 
 def is_preemptible_for_good(raw: RawObject) -> bool:
-    """Return whether that note is on the pod."""
+    """Return whether that record is on the pod."""
     return annotations_of(raw).get(marks.PREEMPTIBLE_ANNOTATION) == PREEMPTIBLE
 
 
 def asks_for(raw: RawObject, name: str) -> bool:
-    """Return whether some container of the pod asks for this resource."""
+    """Return whether a container of the pod requests this resource."""
     return any(_asks_for(one, name) for kind in CONTAINERS for one in items(spec_of(raw), kind))
 
 
 def _gates(raw: RawObject) -> tuple[Sequence[Fields], list[int]]:
-    """Return all gates of the pod, and the positions of ours."""
+    """Return all gates of the pod, and the positions of Leeboard's gate."""
     gates = items(spec_of(raw), "schedulingGates")
     return gates, [position for position, gate in enumerate(gates) if gate.get("name") == marks.GATE]
 
@@ -182,7 +182,7 @@ def _asks_for(container: Fields, name: str) -> bool:
 
 
 def _asks_for_gpus(raw: RawObject) -> bool:
-    """Return whether some container of the pod gets whole GPUs, parts of them, or MIG profiles."""
+    """Return whether a container of the pod gets whole GPUs, parts of them, or MIG profiles."""
     spec = spec_of(raw)
     return asks_for_part(annotations_of(raw)) or any(
         (name == GPU_RESOURCE or name.startswith(MIG_PREFIX)) and amount != "0"
@@ -193,6 +193,6 @@ def _asks_for_gpus(raw: RawObject) -> bool:
 
 
 def _asked_for(container: Fields) -> Fields:
-    """Return the amounts that a container asks for; of an extended resource both kinds are the same."""
+    """Return the amounts that a container requests; of an extended resource, request and limit are equal."""
     resources = fields(container, "resources")
     return {**fields(resources, "requests"), **fields(resources, "limits")}

@@ -1,1 +1,1 @@
-"""Writes Kubernetes objects: status fields, PodGroups, and what a cluster autoscaler reads. The twin of `decode`."""
+"""Writes Kubernetes objects: status fields, PodGroups, what a cluster autoscaler reads. The counterpart of `decode`."""

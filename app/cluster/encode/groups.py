@@ -1,11 +1,11 @@
-"""Turns what owners say of a group into its PodGroup object, and tells whether an object says it already."""
+"""Builds a PodGroup object from what owners state about a group, and compares it with an existing object."""
 
 from app.model.names import GroupKey
 from app.model.owner import Grouping
 from app.model.seam import RawObject
 
 OURS = ("minMember", "priorityClassName", "preemptibility", "subGroups", "topologyConstraint")
-"""Fields of its spec that follow the owners; the others are those of whoever wrote them (KAI: the queue, back-off)."""
+"""Fields of its spec that follow the owners; all others belong to their writers (KAI: the queue, back-off)."""
 
 
 def pod_group(key: GroupKey, grouping: Grouping, *, class_name: str) -> RawObject:
@@ -24,11 +24,11 @@ def pod_group(key: GroupKey, grouping: Grouping, *, class_name: str) -> RawObjec
 
 
 def amended(raw: RawObject) -> RawObject:
-    """Return what of an object is merged into the one that is there: our fields, with null for those not said."""
+    """Return what is merged into the existing object: Leeboard's fields, with null for those without a value."""
     kept = {key: raw["metadata"][key] for key in ("labels", "annotations", "ownerReferences") if key in raw["metadata"]}
     return {"metadata": kept, "spec": {key: raw["spec"].get(key) for key in OURS}}
 
 
 def says_the_same(spec: RawObject, raw: RawObject) -> bool:
-    """Whether an object of this `spec` says all that is ours to say."""
+    """Whether an object with this `spec` has all of Leeboard's values already."""
     return all((spec.get(key) or None) == (raw["spec"].get(key) or None) for key in OURS)

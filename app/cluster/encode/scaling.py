@@ -1,8 +1,8 @@
 """Writes what a cluster autoscaler reads: a ProvisioningRequest with its PodTemplates, or pods that stand for others.
 
-Of a pod only that is told on which a place depends: amounts, node selectors, affinity, tolerations, spread. No image,
-command, environment or volume of a tenant is repeated. What Leeboard adds to a pod is left out, above all its gate and
-the extended resources that no node of an autoscaler has.
+Only the fields of a pod that determine its placement are copied: amounts, node selectors, affinity, tolerations,
+spread. No image, command, environment or volume of a tenant is copied. Leeboard's additions to a pod are left out,
+above all its gate and the extended resources that no node of an autoscaler has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ API_VERSION = "autoscaling.x-k8s.io/v1"
 KIND = "ProvisioningRequest"
 
 NOBODY = "leeboard-scaling"
-"""The scheduler name of scaling pods. Nobody has it, so they never take the room that they ask for."""
+"""The scheduler name of scaling pods. No scheduler has this name, so they never occupy the room that they request."""
 
 USER = 65535
-"""Nobody, as the pause image has it."""
+"""The user `nobody`, as in the pause image."""
 
 KEPT = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "runtimeClassName", "overhead")
 NEIGHBOURS = ("podAffinity", "podAntiAffinity")
@@ -32,11 +32,11 @@ PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceholderPods:
-    """What all pods have in common that stand for others."""
+    """The common settings of all pods that stand for others."""
 
     image: str
     namespace: str = ""
-    """Where they stand; empty when that is where the others are."""
+    """Their namespace; empty for the namespace of the pods that they stand for."""
 
 
 def template_name(request: str, number: int) -> str:
@@ -45,7 +45,7 @@ def template_name(request: str, number: int) -> str:
 
 
 def pod_template(ask: CapacityRequest, number: int, raw: RawObject, stand: PlaceholderPods) -> RawObject:
-    """Return the PodTemplate of one shape, given a whole pod of it."""
+    """Return the PodTemplate of one shape, given a complete pod of this shape."""
     name = template_name(ask.name, number)
     template = _template(raw, ask.shapes[number], stand)
     return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": _metadata(ask, name), "template": template}
@@ -64,7 +64,7 @@ def provisioning_request(ask: CapacityRequest, provisioning_class: str) -> RawOb
 def scaling_pod(
     ask: CapacityRequest, number: int, shape: PodShape, raw: RawObject, stand: PlaceholderPods
 ) -> RawObject:
-    """Return a pod that stands for others until there is room for them, given one of them whole."""
+    """Return a pod that stands for others until there is room for them, given one complete pod of them."""
     template = _template(raw, shape, stand)
     labels = {**template["metadata"].get("labels", {}), MANAGED_BY_LABEL: MANAGED_BY, REQUEST_LABEL: ask.name}
     metadata = {"name": f"{ask.name}-{number}", "labels": labels, "annotations": {GROUP_ANNOTATION: repr(ask.key)}}
@@ -73,7 +73,7 @@ def scaling_pod(
 
 
 def unschedulable(ask: CapacityRequest, now: str) -> RawObject:
-    """Return the status by which an autoscaler knows a pod that needs a node; `now` is RFC 3339."""
+    """Return the status by which an autoscaler recognizes a pod that needs a node; `now` is RFC 3339."""
     condition = {
         "type": "PodScheduled",
         "status": "False",
@@ -116,7 +116,7 @@ def _template(raw: RawObject, shape: PodShape, stand: PlaceholderPods) -> RawObj
 
 
 def _labels(raw: RawObject, kept: RawObject) -> RawObject:
-    # Others have nothing to do with where a pod may go, and often differ from pod to pod.
+    # The other fields do not affect where a pod may run, and often differ from pod to pod.
     affinity = kept.get("affinity")
     is_near = isinstance(affinity, dict) and any(affinity.get(key) for key in NEIGHBOURS)
     if not (is_near or kept.get("topologySpreadConstraints")):
@@ -137,7 +137,7 @@ def _containers(containers: Sequence[Fields], times: int, kind: str, image: str)
     repeated = [container for _ in range(times) for container in containers]
     written = [_container(one, f"{kind[0]}{number}", image) for number, one in enumerate(repeated)]
     if kind == "initContainers":
-        # A side-car goes on beside the others: its amounts are added to theirs.
+        # A sidecar runs beside the others: its amounts are added to theirs.
         for one, container in zip(written, repeated, strict=True):
             one.update({"restartPolicy": "Always"} if container.get("restartPolicy") == "Always" else {})
     return written
@@ -162,13 +162,13 @@ def _of_nodes(amounts: Mapping[str, object]) -> RawObject:
 
 
 def _with_gpus(container: RawObject, devices: int) -> RawObject:
-    """Ask for whole GPUs where pods ask for parts of them: no autoscaler knows of parts."""
+    """Request whole GPUs where pods request parts of them: no autoscaler supports parts."""
     resources, whole = container["resources"], {GPU_RESOURCE: str(devices)}
     return {key: {**resources.get(key, {}), **whole} for key in ("requests", "limits")}
 
 
 def _from_elsewhere(affinity: RawObject, namespaces: list[str]) -> RawObject:
-    """Have terms without a namespace mean the pods beside which the others are, and those that stand for them."""
+    """Extend terms without a namespace to the namespaces of the represented pods and of their scaling pods."""
     return affinity | {
         key: _terms_from_elsewhere(affinity[key], namespaces)
         for key in NEIGHBOURS

@@ -1,4 +1,4 @@
-"""Turns our records into the status fields of Queue and PodGroup objects: the writing twin of `decode`."""
+"""Turns Leeboard's records into the status fields of Queue and PodGroup objects: the counterpart of `decode`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ NODE_POOL = "default"
 """KAI's name for the nodes of an unpartitioned cluster."""
 
 VOLATILE = frozenset({"lastTransitionTime", "transitionID"})
-"""Fields that say when something changed, not what: left out when two statuses are compared."""
+"""Fields with the time of a change, not its content: left out when two statuses are compared."""
 
 
 def amounts(resources: Resources) -> dict[str, str]:
@@ -35,15 +35,15 @@ def amounts(resources: Resources) -> dict[str, str]:
 
 
 MOST_CONDITIONS = 64
-"""Of one list that is looked through for the time of ours: others write there too."""
+"""Of a list that is searched for the time of Leeboard's condition: other programs write there too."""
 
 
 def queue_status(
     queue: Queue, held: Share | Usage, children: Iterable[QueueName], *, now: str, past: Tally | None = None
 ) -> RawObject:
-    """Return the status of a queue; `now` is RFC 3339. Of no past nothing is said: what was said stays.
+    """Return the status of a queue; `now` is RFC 3339. Without a past, the usage stays as it was stated.
 
-    A queue that takes part in nothing has no share, but pods that run in it go on.
+    A queue that takes part in nothing has no share, but its running pods continue.
     """
     conditions = [_condition("Valid", not queue.problem, "QueueIsInvalid", queue.problem, now=now)]
     if isinstance(held, Share):
@@ -73,7 +73,7 @@ def usage(past: Tally) -> RawObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTotals:
-    """What the pods of a PodGroup hold and ask for, and how many there are."""
+    """What the pods of a PodGroup hold and request, and how many there are."""
 
     allocated: Resources
     requested: Resources
@@ -87,7 +87,7 @@ class GroupTotals:
 def pod_group_status(
     standing: GroupTotals, refusal: Refusal | None, *, now: str, reader: Reader = EVERYBODY
 ) -> RawObject:
-    """Return the status of a PodGroup for this reader; `refusal` says why pods of it wait, None when none do."""
+    """Return the status of a PodGroup for this reader; `refusal` is why its pods are pending, None when none are."""
     return {
         "phase": standing.phase,
         "running": standing.running,
@@ -102,20 +102,20 @@ def pod_group_status(
 
 
 def invalid_pod_group_status(problem: str, *, now: str) -> RawObject:
-    """Return the condition by which the owner of an unusable PodGroup learns what is wrong with it."""
+    """Return the condition that tells the owner of an unusable PodGroup what is wrong with it."""
     return {"conditions": [_condition("Valid", not problem, "PodGroupIsInvalid", problem, now=now)]}
 
 
 def stated(raw: RawObject) -> tuple[str, str, RawObject]:
-    """Return namespace, name and status of an object as it stands; an object without status says nothing."""
+    """Return namespace, name and status of an object; an object without a status states nothing."""
     metadata, status = raw.get("metadata"), raw.get("status")
     named: RawObject = metadata if isinstance(metadata, dict) else {}
     return str(named.get("namespace") or ""), str(named.get("name") or ""), status if isinstance(status, dict) else {}
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two statuses say the same, whenever they came to say so."""
-    # Nearly all of a status is equal as it stands. A thousand queues are compared every second: nothing is copied.
+    """Whether two statuses have the same content, whatever their times."""
+    # Nearly all of a status is equal as it is. A thousand queues are compared every second: nothing is copied.
     if one == other:
         return True
     if isinstance(one, dict) and isinstance(other, dict):
@@ -127,13 +127,13 @@ def same(one: object, other: object) -> bool:
 
 
 def with_times_of(status: RawObject, said: RawObject) -> RawObject:
-    """Return the status with the times of those conditions that say what they said before."""
+    """Return the status with the times of those conditions that have not changed."""
     lists = {key: value for key, value in status.items() if isinstance(value, list)}
     return status | {key: [_dated(one, said.get(key)) for one in value] for key, value in lists.items()}
 
 
 def _dated(condition: object, before: object) -> object:
-    """Return the condition with the times of the one of its type, status and reason that was there before."""
+    """Return the condition with the times of the earlier condition of the same type, status and reason."""
     if not isinstance(condition, dict) or not isinstance(before, list):
         return condition
     for old in before[:MOST_CONDITIONS]:
