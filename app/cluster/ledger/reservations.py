@@ -1,11 +1,13 @@
 """Keeps the reservations: which pod, which node, the state of the binding, and the time of expiry.
 
-Awaiting -> Promised when the pods that still hold its room are gone Promised -> Binding -> (the watch shows the pod
-bound, and the reservation is no longer needed) Promised -> Answered -> (the same) for a pod that kube-scheduler binds
-by itself Awaiting, Promised -> dropped when it expires, its node is refused, its pod is deleted or the gang cannot
-start Answered -> Promised when kube-scheduler sends its pod again Answered -> dropped when it expires, its node is
-refused or deleted, or its pod or group is deleted; never to make room Binding  -> dropped only when the write has
-surely failed or the watch shows what was written
+* Awaiting -> Promised when the pods that still hold its room are gone
+* Promised -> Binding -> (the watch shows the pod bound, and the reservation is no longer needed)
+* Promised -> Answered -> (the same) for a pod that kube-scheduler binds by itself
+* Awaiting, Promised -> dropped when it expires, its node is refused, its pod is deleted or the gang cannot start
+* Answered -> Promised when kube-scheduler sends its pod again
+* Answered -> dropped when it expires, its node is refused or deleted, or its pod or group is deleted; never to make
+  room for others
+* Binding -> dropped only when the write has surely failed or the watch shows what was written
 """
 
 from collections.abc import Iterator
