@@ -334,7 +334,7 @@ def test_a_report_with_only_new_memory_values_makes_no_plan() -> None:
         found.apply_gpu_node(report(0, used_mib=used_mib), heard_at=2.0)
 
     assert (found.changes.version, found.changes.relief) == before
-    assert found.gpus.shared(NodeName("n1"))[0].reason == "90002 MiB of it are used, 80000 MiB were promised"
+    assert found.gpus.shared(NodeName("n1"))[0].reason == "90002 MiB of it are used, 80000 MiB are reserved"
 
 
 def test_only_shared_gpus_that_need_an_action_are_examined_again() -> None:

@@ -190,8 +190,8 @@ def test_a_gpu_share_is_read_from_annotations() -> None:
 
 def test_a_pod_that_would_not_see_its_gpu_share_is_refused_with_a_message() -> None:
     assert pod(container(), meta={"annotations": {"gpu-fraction": "0.5"}}).problem == (
-        "it asks for a part of a GPU and would not learn which: its container lacks what admission by Leeboard adds;"
-        " create it anew while that is on"
+        "it requests a part of a GPU, but its container lacks the variables that Leeboard's admission webhook adds;"
+        " create it again while the webhook runs"
     )
 
 
@@ -313,7 +313,9 @@ def test_a_pod_with_a_gpu_share_and_without_the_marker_is_refused() -> None:
     raw = sharer({"gpu-fraction": "0.5"})
     running = sharer({"gpu-fraction": "0.5"}, nodeName="n1")
 
-    assert read(raw, rules=MARKED).problem.startswith("it asks for a part of a GPU and would not learn which")
+    assert read(raw, rules=MARKED).problem.startswith(
+        "it requests a part of a GPU, but its container lacks the variables"
+    )
     assert (read(raw).problem, read(running, rules=MARKED).problem) == ("", "")
 
 
@@ -389,7 +391,10 @@ def test_selector_affinity_and_tolerations_become_one_shared_constraint() -> Non
     [
         ({"key": "a", "operator": "Near"}, "operator 'Near'; write one of In, NotIn"),
         *(
-            ({"key": "a", "operator": "Gt", "values": [bound]}, "write one integer of digits only to compare it to")
+            (
+                {"key": "a", "operator": "Gt", "values": [bound]},
+                "compare it to one 64-bit integer, written in digits only",
+            )
             for bound in ("1_0", "-1", "+5", "", "9223372036854775808", "0" * 63 + "1")
         ),
         ({"key": "a", "operator": "In"}, "write at least one"),

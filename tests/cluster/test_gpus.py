@@ -324,5 +324,5 @@ def test_no_pod_joins_a_gpu_whose_node_oversubscribes_gpus_by_now() -> None:
     _, now = found.refresh(A)
 
     assert [(gpu.is_open, gpu.state) for gpu in now.shared] == [(False, GpuState.READY)]
-    assert now.shared[0].reason.startswith("by now its node hands out each GPU several times")
+    assert now.shared[0].reason.startswith("its node now gives out each GPU several times")
     assert not now.shared[0].may_pass

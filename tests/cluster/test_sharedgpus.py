@@ -136,7 +136,7 @@ def test_a_pod_of_two_gpus_holds_as_much_of_each() -> None:
     [
         ({"health": Health.UNHEALTHY, "health_reason": "XID 79"}, "is unhealthy: XID 79"),
         ({"health": Health.UNKNOWN}, "is of unknown health"),
-        ({"used_mib": 651}, "651 MiB of it are used, 500 MiB were promised"),
+        ({"used_mib": 651}, "651 MiB of it are used, 500 MiB are reserved"),
     ],
 )
 def test_a_problem_of_a_device_keeps_new_pods_off(state: dict[str, object], reason: str) -> None:

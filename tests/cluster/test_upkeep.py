@@ -115,7 +115,7 @@ def test_pods_are_evicted_from_a_device_that_another_pod_has_by_now() -> None:
     found = dismissed(needed(RUNS, R, agent=report(device("u1", STRANGER), device("u2", R))))
 
     assert {pod: told(why, EVERYTHING) for pod, why in found.items()} == {
-        RUNS.pod: "was given GPU u1, which pod default/stranger has by now"
+        RUNS.pod: "was given GPU u1, which pod default/stranger has now"
     }
 
 
@@ -129,7 +129,7 @@ def test_pods_are_evicted_from_a_device_that_reserves_another_shared_gpu() -> No
 def test_pods_are_evicted_when_their_device_is_gone(there: tuple[Device, ...]) -> None:
     found = dismissed(needed(RUNS, R, agent=report(*there)))
 
-    assert found == {RUNS.pod: "was given GPU u1, which node a has no more"}
+    assert found == {RUNS.pod: "was given GPU u1, which node a no longer has"}
 
 
 @pytest.mark.parametrize("state", [{"health": Health.UNHEALTHY}, {"is_mig": True}])

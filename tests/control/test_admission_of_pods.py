@@ -84,7 +84,7 @@ def test_a_pod_may_not_request_a_shared_gpu_and_a_mig_profile(annotation: str, w
     raw["spec"].setdefault(where, []).append(asking)
 
     assert Desk().denial("Pod", raw) == (
-        "cannot have both a part of a GPU and a MIG profile: a container would see either, and never both; "
+        "cannot have both a part of a GPU and a MIG profile: a container sees only one of them; "
         f"remove nvidia.com/mig-1g.10gb, or the annotation {annotation}"
     )
 
@@ -223,7 +223,7 @@ def test_sharing_annotations_without_effect_give_a_warning(annotations: Raw, war
 @pytest.mark.parametrize(
     ("annotations", "names", "told"),
     [
-        ({}, "NVIDIA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES of container 'main' will be what Leeboard writes there"),
+        ({}, "NVIDIA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES of container 'main' will be replaced by Leeboard"),
         ({}, "GPU_MEMORY_MIB GPU_PORTION MINE", "GPU_PORTION and GPU_MEMORY_MIB of container 'main' will be"),
         ({"mps": "true"}, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of container 'main'"),
         ({}, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""),
@@ -272,7 +272,7 @@ def test_a_new_queue_label_on_a_pod_whose_queue_is_fixed_gives_a_warning_that_it
 
     found = desk.warnings("Pod", new, **changed(old))
 
-    said = "the pod stays in queue 'q', whatever its labels say: create it anew to have it in another one"
+    said = "the pod stays in queue 'q', whatever its labels say; to use another queue, create the pod again"
     assert found == ([said] if warned else [])
 
 

@@ -73,7 +73,7 @@ def test_deleting_a_queue_gives_a_warning_about_its_children_and_pods() -> None:
 
     assert desk.warnings("Queue", queue("q"), operation="DELETE") == [
         "its child queues take no pods until a queue of this name exists again: a, b, c, d, e and 1 more",
-        "1 of its pods goes on and is the first to be reclaimed",
+        "1 of its pods keeps running and is the first to be reclaimed",
         "1 of its pods waits until a queue of this name exists again",
     ]
     assert desk.validate("Queue", queue("a"), operation="DELETE") == Admitted()
@@ -85,7 +85,7 @@ def test_deleting_a_queue_without_pending_pods_gives_no_warning_about_pending_po
     desk.add_pod("running too", node="n1")
 
     assert desk.warnings("Queue", queue("q"), operation="DELETE") == [
-        "2 of its pods go on and are the first to be reclaimed"
+        "2 of its pods keep running and are the first to be reclaimed"
     ]
 
 
@@ -111,7 +111,7 @@ def test_an_unusable_podgroup_is_refused(spec: Raw, message: str) -> None:
         ({"queue": "r"}, "queue 'r' does not exist: the pods wait until it does"),
         (
             {"minMember": 9, "subGroups": [{"name": "a", "minMember": 2}, {"name": "b", "minMember": 3}]},
-            f"spec.minMember is 9 and counts for nothing: {TOGETHER}",
+            f"spec.minMember is 9 and has no effect: {TOGETHER}",
         ),
     ],
 )
@@ -153,8 +153,8 @@ def test_making_a_started_preemptible_gang_non_preemptible_gives_a_warning_that_
     (told,) = desk.warnings("PodGroup", group(preemptibility="non-preemptible"), **more)
 
     assert told == (
-        "1 of its pods has started as preemptible: the group stays preemptible as long as any of them is there; delete"
-        " them to have it start anew on other terms"
+        "1 of its pods has started as preemptible: the group stays preemptible as long as any of them exists; delete"
+        " them to start the group again on other terms"
     )
     assert desk.warnings("PodGroup", group(preemptibility="preemptible"), **more) == []
 

@@ -107,7 +107,7 @@ async def test_pods_of_a_removed_device_are_evicted() -> None:
         await passes(2)
 
         assert not exists(world, pod)
-        assert world.cluster.marks == [("pod-0", "Pod q/pod-0 was given GPU GPU-a-0, which node a has no more")]
+        assert world.cluster.marks == [("pod-0", "Pod q/pod-0 was given GPU GPU-a-0, which node a no longer has")]
 
 
 async def test_pods_on_removed_devices_are_evicted_after_a_reboot_with_other_devices() -> None:

@@ -74,7 +74,7 @@ def relabelled(old: RawObject, raw: RawObject, *, profiles: frozenset[str]) -> I
     fixed = annotations_of(raw).get(QUEUE_ANNOTATION)
     if isinstance(fixed, str) and now not in (before, fixed):
         stays = f"the pod stays in queue {shown(fixed)}, whatever its labels say"
-        yield f"{stays}: create it anew to have it in another one"
+        yield f"{stays}; to use another queue, create the pod again"
 
 
 def replaced(raw: RawObject) -> Iterator[str]:
@@ -90,7 +90,7 @@ def replaced(raw: RawObject) -> Iterator[str]:
     lost = [name for name, path in paths.items() if shows.get(shown(name), path) != path]
     if lost:
         theirs = f"{' and '.join(lost)} of container {shown(container.get('name'))}"
-        yield f"{theirs} will be what Leeboard writes there, since the container shares GPUs; leave it out"
+        yield f"{theirs} will be replaced by Leeboard, because the container shares GPUs; leave it out"
 
 
 def _shown_field(entry: Fields) -> object:

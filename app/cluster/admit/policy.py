@@ -52,7 +52,7 @@ def queue_loss(name: QueueName, queues: Iterable[Queue], usage: Usage | None) ->
     if usage is not None and usage.requested.pods:
         running, waiting = usage.allocated.pods, usage.requested.pods - usage.allocated.pods
         if running:
-            go_on = "goes on and is" if running == 1 else "go on and are"
+            go_on = "keeps running and is" if running == 1 else "keep running and are"
             yield f"{running} of its pods {go_on} the first to be reclaimed"
         if waiting:
             wait = "waits" if waiting == 1 else "wait"
@@ -73,7 +73,7 @@ def group_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterato
     stated = fields.get("minMember") if isinstance(fields, dict) else None
     if has_sub_groups(spec) and isinstance(stated, int) and stated > spec.min_member:
         together = f"the sub-groups start with {spec.min_member} pods together, the sum of their minMember"
-        yield f"spec.minMember is {shown(stated)} and counts for nothing: {together}"
+        yield f"spec.minMember is {shown(stated)} and has no effect: {together}"
 
 
 def group_change(old: RawObject, new: RawObject, *, starting: int) -> Iterator[str]:
@@ -91,7 +91,7 @@ def group_keeps(raw: RawObject, groups: Membership) -> Iterator[str]:
         have = "has" if started == 1 else "have"
         yield (
             f"{started} of its pods {have} started as preemptible: the group stays preemptible as long as any of them"
-            " is there; delete them to have it start anew on other terms"
+            " exists; delete them to start the group again on other terms"
         )
 
 

@@ -17,5 +17,5 @@ def missing_claim(spec: Fields, status: Fields) -> str:
     for claim in wanted:
         name, template = str(claim.get("name")), claim.get("resourceClaimTemplateName")
         if template and not claim.get("resourceClaimName") and name not in made:
-            return f"{shown(name)}, to be made from ResourceClaimTemplate {shown(template)}"
+            return f"{shown(name)} (from ResourceClaimTemplate {shown(template)})"
     return ""

@@ -31,5 +31,5 @@ def duration_ms(text: object) -> int:
         raise QuantityError(f"{shown(text)} is not a duration; write numbers with units, such as 90s or 1h30m")
     total = ceil(sum(Fraction(number) * _MS[unit] for number, unit in _PARTS.findall(text)))
     if total > LONGEST_MS:
-        raise QuantityError(f"{shown(text)} is too long to be meant; write at most {LONGEST_MS // 3_600_000}h")
+        raise QuantityError(f"{shown(text)} is too long; write at most {LONGEST_MS // 3_600_000}h")
     return total

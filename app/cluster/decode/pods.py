@@ -35,8 +35,8 @@ SUBGROUP_LABEL = "kai.scheduler/subgroup-name"
 POD_GROUP_ANNOTATION = "pod-group-name"
 
 UNPREPARED = (
-    "it asks for a part of a GPU and would not learn which: its container lacks what admission by Leeboard adds; create"
-    " it anew while that is on"
+    "it requests a part of a GPU, but its container lacks the variables that Leeboard's admission webhook adds; create"
+    " it again while the webhook runs"
 )
 
 PREEMPTIBILITY = {"preemptible": True, "non-preemptible": False}

@@ -29,7 +29,7 @@ MAX_DEVICES = 64
 
 BOTH_FRACTION_AND_WHOLE = "cannot have both GPU fraction request and whole GPU resource request/limit"
 BOTH_MEMORY_AND_GPU = "cannot request both GPU and GPU memory"
-BOTH_PART_AND_MIG = "cannot have both a part of a GPU and a MIG profile: a container would see either, and never both"
+BOTH_PART_AND_MIG = "cannot have both a part of a GPU and a MIG profile: a container sees only one of them"
 DEVICES_ALONE = "cannot request multiple fractional devices without specifying fraction portion or gpu-memory"
 MPS_ALONE = "MPS is only supported with GPU fraction request"
 NO_FRACTION = "gpu-fraction annotation value must be a positive number smaller than 1.0"

@@ -79,7 +79,7 @@ def _label_requirement(reading: ObjectReading, raw: Fields) -> Requirement:
         reading.doubt(f"node affinity uses a label named {NODE_NAME_FIELD}; use matchFields, or rename the label")
     if operator in (Operator.GT, Operator.LT) and not (len(values) == 1 and _is_bound(values[0])):
         what = f"node affinity compares label {shown(key)} by {operator.value}"
-        reading.doubt(f"{what}; write one integer of digits only to compare it to, which fits into 64 bits")
+        reading.doubt(f"{what}; compare it to one 64-bit integer, written in digits only")
     if operator in (Operator.IN, Operator.NOT_IN) and not values:
         reading.doubt(f"node affinity on label {shown(key)} lists no values; write at least one")
     return Requirement(key, operator, values)

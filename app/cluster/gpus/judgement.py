@@ -75,7 +75,7 @@ def _shared(claim: _Claim, of: Sources, devices: Mapping[DeviceUuid, Device]) ->
     state, reason = _state(claim, of, uuid)
     promised_mib, device = sum(part.memory_mib for part in parts), devices.get(uuid)
     if state in OPEN and not of.divides:
-        reason = "by now its node hands out each GPU several times, or cuts them by MIG"
+        reason = "its node now gives out each GPU several times, or partitions its GPUs by MIG"
     if state is GpuState.OPENING and not reason and claim.name in of.doubted:
         # Further pods would wait as long, while other GPUs may have room.
         reason = "its node has given it no device in time"
@@ -116,7 +116,7 @@ def _state(claim: _Claim, of: Sources, uuid: DeviceUuid) -> tuple[GpuState, str]
     if of.agent is None or not of.agent.kubelet_answers:
         # A pod that joined a GPU that opens there would wait in vain, while other GPUs may have room.
         state = GpuState.UNCONFIRMED if claim.told else GpuState.OPENING
-        return state, "the agent of its node does not say which pod has it"
+        return state, "the agent of its node does not report which pod has it"
     if not claim.told:
         return (GpuState.READY if uuid else GpuState.OPENING), ""
     dispute = _dispute(claim.told, claim.standing, uuid)
@@ -163,7 +163,7 @@ def _obstacle_to_more(device: Device | None, promised_mib: int, tolerance_mib: i
     if device.health is not Health.HEALTHY:
         return _unhealthy(device)
     if is_overused(device, promised_mib, tolerance_mib):
-        return f"{device.used_mib} MiB of it are used, {promised_mib} MiB were promised"
+        return f"{device.used_mib} MiB of it are used, {promised_mib} MiB are reserved"
     return ""
 
 

@@ -117,11 +117,11 @@ def _told(part: Part, name: str) -> DeviceUuid:
 def _why_lost(uuid: DeviceUuid, device: Device | None, gpu: SharedGpu, at: Circumstances) -> str:
     """Return why pods cannot stay on their device; empty when they can."""
     if device is None or device.is_mig:
-        return f"was given GPU {uuid or 'of no name'}, which node {at.node} has no more"
+        return f"was given GPU {uuid or 'of no name'}, which node {at.node} no longer has"
     taken = next((one for one in device.holders if not _reserves(one, gpu, at)), None)
     if taken is not None:
         by = Name(taken.namespace, taken.name, "in another namespace")
-        return say("was given GPU {uuid}, which pod {by} has by now", uuid=uuid, by=by)
+        return say("was given GPU {uuid}, which pod {by} has now", uuid=uuid, by=by)
     is_kept = any(is_held_by(device, pod) for pod in gpu.reservations)
     # The device plugin gives out no device that it finds unhealthy.
     return f"was given GPU {uuid}, which is unhealthy" if device.health is Health.UNHEALTHY and not is_kept else ""

@@ -214,9 +214,9 @@ def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
 def overlooked(pod: Pod, *, is_overlooked: bool) -> Refusal | None:
     """Return why a pod gets no place because kube-scheduler does not send it; None if kube-scheduler does."""
     if pod.lacks_claim:
-        sentence = f"The scheduler does not consider pod {pod.name} before its ResourceClaim {pod.lacks_claim}, exists."
+        sentence = f"The scheduler does not consider pod {pod.name} until its ResourceClaim {pod.lacks_claim} exists."
     elif is_overlooked:
-        asked = f"The scheduler did not ask about pod {pod.name} while it had a place"
+        asked = f"The scheduler did not send pod {pod.name} while a node was reserved for it"
         sentence = f"{asked}; check that {_what_to_check(pod)}."
     else:
         return None

@@ -27,7 +27,7 @@ class AgentFacts:
 
 NO_AGENT = AgentFacts()
 
-UNAPPLIED = "this version of Leeboard cannot take over what is said of it; its log says why"
+UNAPPLIED = "this version of Leeboard cannot process its latest state; the log of Leeboard says why"
 
 
 class NodeSource(Enum):
