@@ -10,7 +10,7 @@ class Changes:
     """Changes of the cache that are handled once."""
 
     bereft: set[PodUid] = field(default_factory=set)
-    """Pods whose reservation was ended by a watch event: their nomination may be still set."""
+    """Pods whose reservation was ended by a watch event: their nomination may still be set."""
     relieved: set[NodeName] = field(default_factory=set)
     """Nodes that have changed, or on which less is held, now or soon."""
     taken_by_others: set[NodeName] = field(default_factory=set)

@@ -78,7 +78,10 @@ def relabelled(old: RawObject, raw: RawObject, *, profiles: frozenset[str]) -> I
 
 
 def replaced(raw: RawObject) -> Iterator[str]:
-    """Yield which of its owner's variables are replaced in the container that shares devices; before `devices`."""
+    """Yield which of its owner's variables are replaced in the container that shares devices.
+
+    The variables of Leeboard must not be in the pod yet.
+    """
     spec, annotations = spec_of(raw), annotations_of(raw)
     wanted, found = variables(annotations), sharing_container(spec, annotations)
     if not wanted or found is None:

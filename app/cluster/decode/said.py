@@ -57,7 +57,10 @@ def _judged(condition: Fields, message: str) -> SchedulerMessage:
 
 
 def _failure(message: str) -> str:
-    """Return the sure cause of a failed attempt; empty if the pod may be bound, or for an error before our answer."""
+    """Return the sure cause of a failed attempt; empty when there is none.
+
+    There is none where the pod may be bound, or where the error is earlier than Leeboard's answer.
+    """
     found = PLUGIN_ERROR.match(message)
     if found is None:
         return ""
