@@ -1,7 +1,7 @@
 """Builders of clusters for tests, with defaults for everything that a test does not say."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -112,3 +112,20 @@ def snapshot(nodes: Iterable[Node], queues: Iterable[Queue], groups: Iterable[Po
 
 
 __all__ = ["CPU", "GIB", "GPU", "MEMORY", "QUOTA_AXES", "group", "node", "placed", "pod", "queue", "snapshot"]
+
+
+@dataclass(slots=True)
+class GpuSizes:
+    """Nodes that are all alike: each GPU has this memory, and the device plugin offers so many."""
+
+    memory_mib: int
+    gpus_a_node: int
+    shares: bool = True
+
+    def gpus(self, name: NodeName) -> tuple[int, int]:
+        del name
+        return self.memory_mib, self.gpus_a_node
+
+    def divides(self, name: NodeName) -> bool:
+        del name
+        return self.shares

@@ -24,7 +24,7 @@ WELL = report(device("u1", R), device("u2"))
 
 
 def gpus(*, told: GpuNode | None = WELL) -> Gpus:
-    found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
+    found = Gpus(given.GpuSizes(MIB, 2), tolerance_mib=0)
     if told is not None:
         found.report(told, heard_at=0.0)
     found.parts.put(RUNS.pod, RUNS)
@@ -85,7 +85,7 @@ SICK = report(device("u1"), device("u2", health=Health.UNHEALTHY))
 )
 @pytest.mark.parametrize("holders", [(), (R,)])
 def test_an_unhealthy_gpu_takes_no_pods_while_there_is_no_newer_report(later: Any, holders: tuple[Pod, ...]) -> None:
-    found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
+    found = Gpus(given.GpuSizes(MIB, 2), tolerance_mib=0)
     found.report(report(device("u1"), device("u2", *holders, health=Health.UNHEALTHY)), heard_at=0.0)
     found.refresh(A)
 
@@ -101,19 +101,19 @@ def test_an_unhealthy_gpu_takes_no_pods_while_there_is_no_newer_report(later: An
 
 
 def test_an_unhealthy_gpu_is_not_subtracted_twice_when_its_device_plugin_removes_it_too() -> None:
-    offered = [2]
-    found = Gpus(lambda _: (MIB, offered[0]), tolerance_mib=0)
+    sizes = given.GpuSizes(MIB, 2)
+    found = Gpus(sizes, tolerance_mib=0)
     found.report(SICK, heard_at=0.0)
     found.agents.age(1.0)
     found.refresh(A)
 
-    offered[0] = 1
+    sizes.gpus_a_node = 1
 
     assert found.refresh(A)[1].blocked == 0
 
 
 def test_the_gpus_of_a_deleted_agent_are_forgotten() -> None:
-    found = Gpus(lambda _: (MIB, 2), tolerance_mib=0)
+    found = Gpus(given.GpuSizes(MIB, 2), tolerance_mib=0)
     found.report(SICK, heard_at=0.0)
     found.agents.age(1.0)
     found.refresh(A)
@@ -316,7 +316,7 @@ def test_thousands_of_nodes_build_no_table_each(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_pod_joins_a_gpu_whose_node_oversubscribes_gpus_by_now() -> None:
-    found = Gpus(lambda _: (MIB, 2), tolerance_mib=0, divides=lambda _: False)
+    found = Gpus(given.GpuSizes(MIB, 2, shares=False), tolerance_mib=0)
     found.report(WELL, heard_at=0.0)
     found.parts.put(RUNS.pod, RUNS)
     found.reservations.put(R.uid, R)

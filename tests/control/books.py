@@ -39,7 +39,7 @@ def books(
     *devices: Device, pods: tuple[Pod, ...] = (), uuid: str = "", is_bound: bool = True, **report: object
 ) -> Books:
     """Build the bookkeeping with all sharing pods on one device, `uuid`, which `reservation` holds."""
-    gpus = Gpus(lambda _: (WHOLE_MIB, len(devices)), tolerance_mib=0)
+    gpus = Gpus(given.GpuSizes(WHOLE_MIB, len(devices)), tolerance_mib=0)
     told = GpuNode(name=A, devices=devices, **{"kubelet_answers": True, **report})  # type: ignore[arg-type] # free-form
     gpus.report(told, heard_at=100.0)
     for pod in pods:

@@ -1,7 +1,8 @@
 """Keeps the state of the GPUs of every node: the agents' reports, the holders of parts, and the reservation pods."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,15 @@ from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
 from app.model.snapshot import NodeTable, SharedDevice
 
-Size = Callable[[NodeName], tuple[int, int]]
-"""Of a node: the accounted memory of each GPU, in MiB, and the number of whole GPUs that its device plugin offers."""
+
+class GpuSizes(Protocol):
+    """What the nodes state about their GPUs (`ledger.nodes.Nodes`)."""
+
+    def gpus(self, name: NodeName) -> tuple[int, int]:
+        """Return the accounted memory of each GPU, in MiB, and the number of GPUs that the device plugin offers."""
+
+    def divides(self, name: NodeName) -> bool:
+        """Return whether the labels of a node let its GPUs be shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +42,9 @@ class GpuChanges:
 class Gpus:
     """All GPUs. Only `GpuBooks` calls the methods that change it, and then `refresh`."""
 
-    def __init__(self, size: Size, *, tolerance_mib: int, divides: Callable[[NodeName], bool] = lambda _: True) -> None:
-        """`tolerance_mib` is how much more memory of a GPU may be used than reserved before other pods avoid the GPU.
-
-        `divides` returns whether the labels of a node let its GPUs be shared.
-        """
-        self._size = size
-        self._divides = divides
+    def __init__(self, sizes: GpuSizes, *, tolerance_mib: int) -> None:
+        """`tolerance_mib`: how much more memory of a GPU may be used than reserved before other pods avoid the GPU."""
+        self._sizes = sizes
         self._tolerance_mib = tolerance_mib
         self.agents = AgentReports()
         self.parts = HeldParts()
@@ -87,7 +91,7 @@ class Gpus:
     def refresh(self, name: NodeName) -> tuple[NodeGpus, NodeGpus]:
         """Judge the GPUs of a node again; return their state before and now."""
         before = self._formed.get(name, NO_GPUS)
-        memory_mib, offered = self._size(name)
+        memory_mib, offered = self._sizes.gpus(name)
         now = node_gpus(
             Sources(
                 agent=self.agents.reliable(name),
@@ -99,7 +103,7 @@ class Gpus:
                 closing=self._closing.get(name, ()),
                 doubted=self._doubted.get(name, ()),
                 tolerance_mib=self._tolerance_mib,
-                divides=self._divides(name),
+                divides=self._sizes.divides(name),
             )
         )
         if self.agents.is_unreadable(name):
@@ -139,7 +143,7 @@ class Gpus:
 
     def size(self, name: NodeName) -> tuple[int, int]:
         """Return the accounted memory of each GPU of a node, in MiB, and the number of GPUs of its device plugin."""
-        return self._size(name)
+        return self._sizes.gpus(name)
 
     def on(self, name: NodeName) -> NodeGpus:
         """Return the state of the GPUs of a node."""

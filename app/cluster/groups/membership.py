@@ -18,7 +18,8 @@ from app.cluster.groups.staleness import Staleness
 from app.cluster.groups.started import StartedTerms
 from app.cluster.groups.touched import Touched
 from app.cluster.groups.unsettled import UnsettledGroups
-from app.model.names import GroupKey, PodUid, QueueName
+from app.cluster.queues.tree import Queues
+from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup, TopologyConstraint
 from app.model.reason import Refusal
@@ -32,10 +33,8 @@ Places = Callable[[Pod], Place | None]
 class Membership:
     """Groups and their pods. Only `ClusterCache` calls `set_*`, `join`, `hear`, `leave` and `note_start`."""
 
-    def __init__(
-        self, place: Places, takes_pods: Callable[[QueueName], bool] = bool, changes: ChangeLog | None = None
-    ) -> None:
-        """Start empty; `place` returns the place of a pod, `takes_pods` whether a queue exists and is valid."""
+    def __init__(self, place: Places, queues: Queues | None = None, changes: ChangeLog | None = None) -> None:
+        """Start empty; `place` returns the place of a pod."""
         self._place = place
         self._pods: dict[GroupKey, dict[PodUid, Pod]] = {}
         changes = changes or ChangeLog()
@@ -43,7 +42,7 @@ class Membership:
         """Which groups have changed."""
         self.specs = GroupSpecs()
         """What objects and owners state about groups; changed through `Membership` alone."""
-        self.terms = StartedTerms(self.specs, self._pods, takes_pods)
+        self.terms = StartedTerms(self.specs, self._pods, queues or Queues())
         """Queue and priority of groups."""
         self.progress = GangProgress(self.specs, self._pods, self.touched)
         """How many pods gangs need, and have."""

@@ -1,11 +1,12 @@
 """Keeps the terms of each started group: the queue and the preemptibility recorded at its start stay valid."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from app.cluster.groups.specs import GroupSpecs
 from app.cluster.groups.stamps import Stamps
 from app.cluster.groups.terms import GroupTerms, terms
+from app.cluster.queues.tree import Queues
 from app.model.names import GroupKey, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
@@ -18,12 +19,12 @@ class StartedTerms:
         self,
         specs: GroupSpecs,
         pods: Mapping[GroupKey, Mapping[PodUid, Pod]],
-        takes_pods: Callable[[QueueName], bool],
+        queues: Queues,
     ) -> None:
-        """`pods` has the pods of each group; `takes_pods` returns whether a queue exists and is valid."""
+        """`pods` has the pods of each group."""
         self._specs = specs
         self._pods = pods
-        self._takes_pods = takes_pods
+        self._queues = queues
         self._stamps = Stamps()
         self._moved: dict[GroupKey, None] = {}
         """Groups whose PodGroup object names another queue than the queue with which their pods were bound."""
@@ -75,4 +76,4 @@ class StartedTerms:
         """
         stated = self._specs.object(key) if key in self._moved else None
         named = stated.queue if stated is not None else None
-        return named if named and self._takes_pods(named) else self._stamps.queue(key)
+        return named if named and self._queues.takes_pods(named) else self._stamps.queue(key)

@@ -52,8 +52,8 @@ class ClusterCache:
         self.changes = ChangeLog()
         self.nodes, self.queues, self.pods = Nodes(), Queues(), KnownPods()
         self.assumed, self.reservations, self.charges = AssumedPods(), Reservations(), Charges()
-        self.groups = Membership(self.reservations.place, self.queues.takes_pods, self.changes)
-        self.gpus = Gpus(self.nodes.gpus, tolerance_mib=overuse_tolerance_mib, divides=self.nodes.divides)
+        self.groups = Membership(self.reservations.place, self.queues, self.changes)
+        self.gpus = Gpus(self.nodes, tolerance_mib=overuse_tolerance_mib)
         self.room = Room(self.nodes, self.charges, self.gpus, self.queues)
         self.topologies = Topologies(self.changes)
         self._settlement = Settlement(
