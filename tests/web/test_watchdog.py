@@ -124,7 +124,7 @@ def test_report_is_counted_and_shows_the_stack_of_every_thread() -> None:
         Alarm(metrics).report(0.31)
     assert metrics.registry.get_sample_value("leeboard_loop_stalls_total") == 1
     assert [(line["event"], line["stalled_s"]) for line in logs] == [("event loop is blocked", 0.31)]
-    assert "test_report_is_counted_and_shows_where_every_thread_is" in logs[0]["stacks"]
+    assert "test_report_is_counted_and_shows_the_stack_of_every_thread" in logs[0]["stacks"]
 
 
 def test_a_hanging_process_is_ended_without_its_cooperation(monkeypatch: pytest.MonkeyPatch) -> None:
