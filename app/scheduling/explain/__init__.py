@@ -1,1 +1,1 @@
-"""Why a PodGroup has no room, why nobody is evicted for it, and what can never run."""
+"""Explains why a PodGroup has no room, why no pod is evicted for it, and which PodGroups can never run."""

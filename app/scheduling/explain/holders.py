@@ -1,7 +1,7 @@
-"""Which running PodGroups hold the room that a waiting one needs, and whether it would fit if they left.
+"""Finds the running PodGroups that hold the room a pending PodGroup needs, and whether it fits without them.
 
-It only serves explanations: who may be evicted is left to `search`. Pods of other schedulers, sick devices and places
-that are kept for others count as taken, whoever leaves.
+The result serves explanations only: `search` decides which pods are evicted. Pods of other schedulers, unhealthy
+devices and places that are kept for other PodGroups always count as taken.
 """
 
 from collections import Counter
@@ -33,14 +33,17 @@ class HolderKind:
     priority: int
     preemptible: bool
     started_at: float
-    """When the youngest of them started, in seconds since the epoch."""
+    """When the youngest of these PodGroups started, in seconds since the epoch."""
 
 
 class Holders:
-    """The pods that hold places in a plan; it only remembers. The plan must not change while it is used."""
+    """The pods that hold places in a plan, with remembered answers.
+
+    The plan must not change while this object is used.
+    """
 
     def __init__(self, state: WhatIf) -> None:
-        """Look at every pod that runs."""
+        """Read all running pods."""
         self._state = state
         groups = [state.as_it_is(group) for group in state.snapshot.running.values()]
         kinds: dict[tuple[QueueName, int, bool], int] = {}
@@ -51,7 +54,10 @@ class Holders:
         self._known: dict[Hashable, tuple[HolderKind, ...]] = {}
 
     def of(self, group: PodGroup, pods: Sequence[Pod]) -> tuple[HolderKind, ...]:
-        """Return who holds the room of pods that start together; nobody if it would not help that all leave."""
+        """Return the kinds of PodGroups that hold the room for pods that start together.
+
+        The result is empty if the pods would not fit even without all these PodGroups.
+        """
         if not pods:
             return ()
         board = self._state.board
@@ -76,10 +82,10 @@ class Holders:
             yield HolderKind(queue, priority, preemptible, float(newest[kind]))
 
     def _beside(self, group: PodGroup) -> PlacementState:
-        """Return the nodes with nothing of ours on them but what the group holds."""
+        """Return the nodes without the pods that this scheduler manages, except the pods of the group."""
         board, now = self._cleared.copy(), self._state.board
         board.withheld, board.is_closed = now.withheld, now.is_closed
-        # What starts in this plan is taken already, whoever leaves.
+        # Pods that start in this plan keep their places: they are not victims.
         running = self._state.snapshot.running.get(group.key)
         for one in () if running is None else self._state.as_it_is(running).placed:
             column = board.stock.column(one.node)
@@ -110,7 +116,7 @@ def _may_fit(group: PodGroup, pods: Sequence[Pod], board: PlacementState) -> boo
 
 
 class _Columns:
-    """Pods that hold places and do not leave them yet, as columns."""
+    """Pods that hold places and are not being deleted, as columns."""
 
     def __init__(self, state: WhatIf, groups: Sequence[PodGroup]) -> None:
         self._state = state
@@ -136,7 +142,7 @@ class _Columns:
         self._amounts_of: Amounts = np.array(amounts, dtype=np.int64).reshape(len(node), width)
 
     def _amounts(self, pod: Pod) -> Sequence[int]:
-        """Return what a pod holds of each row; of a claim that pods share, the first one holds the devices."""
+        """Return how much a pod holds of each row. The first pod of a shared claim holds all devices of the claim."""
         row = [*pod.request.amounts, *(0 for _ in self._rows)]
         for name, count in pod.scalars:
             if name in self._rows:
@@ -149,7 +155,7 @@ class _Columns:
         return row
 
     def cleared(self) -> Snapshot:
-        """Return the snapshot as it will be when what leaves has left and all these have as well."""
+        """Return the snapshot after all releasing pods have ended and all pods of these columns are gone."""
         snapshot = self._state.snapshot
         there = self._state.board.stock.future.copy()
         for axis in range(len(there)):
@@ -169,13 +175,13 @@ class _Columns:
         )
 
     def on(self, nodes: Mask, pods: Sequence[Pod], board: PlacementState, but: GroupKey) -> NDArray[np.int64]:
-        """Return the numbers of the PodGroups that hold what is scarce for the pods on these nodes, but for one."""
+        """Return the numbers of the PodGroups, except `but`, that hold scarce resources for the pods on these nodes."""
         there = nodes[self._node] & (self._owner != self._numbers.get(but, -1))
         scarce = there & self._holds(_scarce(pods, board))
         return np.unique(self._owner[scarce if scarce.any() else there])
 
     def _holds(self, scarce: Mask) -> Mask:
-        """Return which pods hold what is scarce on their nodes; `scarce` has shape [resource, node]."""
+        """Return which pods hold a scarce resource on their nodes; `scarce` has shape [resource, node]."""
         holds = self._amounts_of > 0
         holds[:, GPU] |= self._sharer
         found: Mask = np.logical_or.reduce(holds & scarce[:, self._node].T, axis=1)
@@ -183,7 +189,7 @@ class _Columns:
 
 
 def _scarce(pods: Sequence[Pod], board: PlacementState) -> Mask:
-    """Return of which resources each node has the least beside what the pods ask for, shape [resource, node]."""
+    """Return for each node the resources that limit most how many of the pods fit, shape [resource, node]."""
     unlike, stock = board.unlike(pods), board.stock
     asked = np.max([stock.taken(pod) for pod in unlike], axis=0)[:, None]
     counts = np.where(asked > 0, np.maximum(stock.future, 0) // np.maximum(asked, 1), len(pods))

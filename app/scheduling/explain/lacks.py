@@ -1,6 +1,6 @@
-"""Counts what keeps a pod off every node: what is free there, whom it is promised to, and what leaves the node out.
+"""Counts why no node takes a pod: missing free resources, reservations, and exclusions.
 
-Causes of the second kind are told by `exclusions`, each node under one of them; a node may lack several resources.
+`exclusions` finds the exclusions and counts each node under one of them. A node may lack several resources.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ UNDIVIDED = "no agent that says which is which, MIG or time-slicing; see leeboar
 BLOCKED = "(unhealthy, contested, or others' already; see leeboard gpus)"
 
 ONE_MORE = "{said} and {what}"
-"""Of the same node."""
+"""Joins two causes of the same node."""
 
 SCARCE = {CPU: "too little CPU", MEMORY: "too little memory", GPU: "too few GPUs", PODS: "no room for another pod"}
 
@@ -37,7 +37,7 @@ class Lacks:
 
 
 def of(pod: Pod, board: PlacementState, promises: ReservedRoom) -> Lacks:
-    """Return what is in the way of the pod on the nodes as they are on the board."""
+    """Return what keeps the pod off the nodes in their current state on the board."""
     eligible, out = board.eligible(pod), exclusions(pod, board)
     promised = promises.in_the_way(pod, board)
     lacking = [*_scarce(pod, board, eligible & ~promised), *_without_parts(pod, board, eligible)]
@@ -58,7 +58,7 @@ def of(pod: Pod, board: PlacementState, promises: ReservedRoom) -> Lacks:
 
 
 def part_text(sharing: Sharing) -> str:
-    """Return the part of a GPU that is asked for as people say it."""
+    """Return the requested part of a GPU as text, such as `0.5 of a GPU`."""
     part = f"{sharing.memory_mib} MiB" if sharing.memory_mib else f"{sharing.portion_ppm / PPM:g}"
     return f"{part} of a GPU" if sharing.devices == 1 else f"{part} of each of {sharing.devices} GPUs"
 
@@ -126,7 +126,7 @@ def _without_parts(pod: Pod, board: PlacementState, eligible: Mask) -> Iterator[
     yield Exclusion(
         key="devices", count=int((lacking & ~without & ~undivided).sum()), one=f"lacks {part}", many=f"lack {part}"
     )
-    # What is wrong most often where sharing is new, and what nobody would guess.
+    # This is the most frequent fault where sharing is new, and a user cannot guess it.
     yield _lacking("undivided", undivided, f"GPUs that cannot be shared ({UNDIVIDED})")
     yield _lacking("without_gpus", without, "no GPUs")
 

@@ -1,10 +1,11 @@
-"""How many PodGroups have their turn before one that waits, if everything stayed as it is.
+"""Counts the PodGroups that have their turn before a pending PodGroup, if the cluster state does not change.
 
-It is the order in which a plan serves them, without anybody being started, so that it is right for whoever is refused,
-and a good guess for the others: each start changes whose turn it is.
+The order is the order of a plan in which no PodGroup starts. So the position is exact for a PodGroup that finds no
+room, and a good estimate for the others: each start changes the order.
 
-1. the gangs that are completed before others start  2. by turn, those that stay within their queue's fair share
-3. by turn, those that borrow
+1. gangs that are completed before other PodGroups start
+2. by turn: PodGroups that stay within the fair share of their queue
+3. by turn: PodGroups that borrow
 """
 
 from collections.abc import Callable
@@ -27,22 +28,22 @@ from app.scheduling.queues.accounts import line
 from app.scheduling.queues.order import Turn, Turns, is_torn, turn
 
 FIRST = 5
-"""Of those ahead in the queue: how many are named."""
+"""How many of the PodGroups ahead in the queue are named."""
 
 MOST_COUNTED = 1_000
-"""Turns that are given in order to find one (10 ms)."""
+"""How many turns are computed at most to find a position (10 ms)."""
 
 MOST_LINED_UP = 5_000
-"""With more PodGroups that wait, lining them all up holds up webhooks for too long (25 ms)."""
+"""With more pending PodGroups, ordering all of them delays webhooks for too long (25 ms)."""
 
 MOST_QUEUES = 500
-"""With more, the shares by which queues are ordered take too long for a question."""
+"""With more queues, computing the shares that order the queues takes too long for a question."""
 
 
 def position(
     snapshot: Snapshot, key: GroupKey, policy: Policy = DEFAULT_POLICY, *, now: float = 0.0
 ) -> Position | None:
-    """Return the place of a waiting PodGroup; None when it has no turn, since nothing that is free would start it."""
+    """Return the place of a pending PodGroup; None if it has no turn, because free room alone would not start it."""
     snapshot = judged_at_once(snapshot, None if len(snapshot.groups) <= MOST_LINED_UP else _of_queue(snapshot, key))
     group = snapshot.groups.get(key)
     if group is None or not _has_turn(snapshot, group, group.queue):
@@ -81,7 +82,7 @@ class _Step(IntEnum):
 
 
 class _Order:
-    """In which order a plan serves those that wait."""
+    """The order in which a plan serves the pending PodGroups."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
         self._state, self._borrow_last = WhatIf(snapshot, policy.strategy), policy.borrow_last
@@ -102,7 +103,7 @@ class _Order:
         return self.step(group), turn(group)
 
     def overall(self, group: PodGroup) -> _Count:
-        """Return how many of all queues are served before the group."""
+        """Return how many PodGroups of all queues are served before the group."""
         step, ahead = self.step(group), len(self._completed)
         if step is _Step.COMPLETED:
             return _Count(sum(turn(each) < turn(group) for each in self._completed.values()), found=True)
@@ -120,7 +121,7 @@ class _Order:
 
 
 def _of_queue(snapshot: Snapshot, key: GroupKey) -> list[GroupKey]:
-    """Return the first of the PodGroups that wait in the same queue, and this one."""
+    """Return the group and the first pending PodGroups of the same queue."""
     mine = snapshot.groups.get(key)
     others = (each.key for each in snapshot.groups.values() if mine is not None and each.queue == mine.queue)
     return [key, *islice(others, MOST_LINED_UP)]

@@ -1,4 +1,4 @@
-"""How queues stand: what each holds, asks for and may have, and how many PodGroups wait in it."""
+"""Summarises queues: allocated, requested and fair share of each, and how many PodGroups are pending in it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ from app.scheduling.queues.accounts import line
 from app.scheduling.queues.fairshare import fair_shares
 
 MOST_DIVIDED = 500
-"""Queues up to which their fair shares are computed for a question about one of them (a few ms)."""
+"""Up to so many queues, fair shares are computed to answer a question about one queue (a few ms)."""
 
 
 def stands(snapshot: Snapshot) -> Sequence[QueueStand]:
-    """Return how every queue stands, invalid ones included, in the order of their names.
+    """Return the summary of every queue, invalid queues included, ordered by name.
 
-    Last comes what pods hold whose queues do not exist, if there are any.
+    The last entry is the sum of pods whose queues do not exist, if there are such pods.
     """
     shares, waiting = fair_shares(judged_at_once(snapshot)), _waiting(snapshot)
     found = [_stand(snapshot, snapshot.queues[name], shares, waiting[name]) for name in sorted(snapshot.queues)]
@@ -29,13 +29,13 @@ def stands(snapshot: Snapshot) -> Sequence[QueueStand]:
 
 
 def stand_of(snapshot: Snapshot, name: QueueName) -> QueueStand | None:
-    """Return how one queue stands, without its fair share where there are too many queues to divide for that."""
+    """Return the summary of one queue; without its fair share if there are more than `MOST_DIVIDED` queues."""
     queue = snapshot.queues.get(name)
     if queue is None:
         return None
     if len(snapshot.queues) <= MOST_DIVIDED:
         return _stand(snapshot, queue, fair_shares(judged_at_once(snapshot)), _waiting(snapshot)[name])
-    # Nothing but what the pods in it and below it hold: the tree is walked once, and nothing is divided.
+    # Only what pods in this queue and below it hold: one walk of the tree, without computing shares.
     below = [each for each in snapshot.usage if name in {each, *_charged(snapshot, each)}]
     usages = [snapshot.usage[each] for each in below]
     return QueueStand(
@@ -49,7 +49,7 @@ def stand_of(snapshot: Snapshot, name: QueueName) -> QueueStand | None:
 
 def _stand(snapshot: Snapshot, queue: Queue, shares: Mapping[QueueName, Share], waiting: int) -> QueueStand:
     share = shares.get(queue.name)
-    # An invalid queue takes part in nothing, but pods that run in it go on.
+    # An invalid queue gets no share, but its running pods keep running.
     used = share or snapshot.usage.get(queue.name, Usage())
     return QueueStand(
         queue=queue,
@@ -66,12 +66,12 @@ def _charged(snapshot: Snapshot, name: QueueName) -> Sequence[QueueName]:
 
 
 def _sum(amounts: Iterable[Resources]) -> Resources:
-    """Add up what queues divide, which is all but the number of pods."""
+    """Return the sum of the resources that queues divide: all except the number of pods."""
     return replace(sum(amounts, NOTHING), pods=0)
 
 
 def _waiting(snapshot: Snapshot) -> Counter[QueueName]:
-    """Count the PodGroups that wait in each queue and below it."""
+    """Count the pending PodGroups in each queue and below it."""
     counts = Counter[QueueName]()
     for name, count in Counter(group.queue for group in snapshot.groups.values()).items():
         for above in line(snapshot.queues, name).names if name in snapshot.queues else ():

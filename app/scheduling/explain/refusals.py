@@ -1,6 +1,6 @@
-"""Says in numbers why pods found no room; called once a refusal, never on the way of those that fit.
+"""Explains in numbers why pods found no room. It is called once for each refusal, and not for pods that fit.
 
-What a node lacks is told by `lacks`, why no pod is evicted by `unevicted`.
+`lacks` says what a node lacks; `unevicted` says why no pod is evicted.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from app.scheduling.placement.state import PlacementState
 from app.scheduling.queues.wording import amount_text
 
 MOST_RENEWED = 200
-"""How often a plan explains anew, since others have started, why pods of one shape find no room (some 200 us each)."""
+"""How often a plan recomputes why pods of one shape find no room after other pods have started (about 200 us each)."""
 
 
 def no_room(group: PodGroup, pods: Sequence[Pod], board: PlacementState, rivals: Rivals) -> Refusal:
-    """Return why these pods of the group, which start together, do not fit into what is free.
+    """Return why these pods of the group, which start together, do not fit into the free room.
 
-    Pods of one template share the explanation until room is taken: ten thousand equal pods wait for one cause.
+    Equal pods share the explanation until a pod takes room: ten thousand equal pods may wait for one cause.
     """
     apart = gang.refusal(board, group, pods)
     if apart is not None:
@@ -37,7 +37,7 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: PlacementState, rivals:
     shape = board.common_shape(pods)
     if shape is None:
         return _behind(_explain(pods, board, rivals), group, pods, rivals)
-    # Of a group that was served already it is not told that it is behind others, or behind itself.
+    # A group that was already served is not told that it is behind other PodGroups, or behind itself.
     key = (len(pods), shape, rivals.has_served(group.key), board.is_closed)
     seen, known = board.explained.get(key, (-1, None))
     if known is not None and (seen == board.stock.changes or board.renewed >= MOST_RENEWED):
@@ -49,7 +49,7 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: PlacementState, rivals:
 
 
 def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Rivals) -> Refusal:
-    """Say first that others came before, where the pods would start but for them."""
+    """Put first that PodGroups earlier in the order take the room, if the pods would start without them."""
     ahead = rivals.ahead(group, pods)
     if not ahead:
         return refusal
@@ -63,7 +63,7 @@ def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Riva
 
 
 def _no_domain(refusal: Refusal, pods: Sequence[Pod], board: PlacementState, promises: ReservedRoom) -> Refusal:
-    """Say more where no domain takes any of the pods, or there is none, which nobody who leaves would change."""
+    """Add a cause if no domain takes any of the pods, or if there is no domain. No eviction would change either."""
     if refusal.details.get("fitting") != 0:
         return refusal
     if refusal.details["domains"]:
@@ -90,11 +90,12 @@ def _explain(pods: Sequence[Pod], board: PlacementState, rivals: Rivals) -> Refu
 
 
 def _refused_everywhere(pods: Sequence[Pod], board: PlacementState) -> Refusal | None:
-    """Return that the scheduler's own filters refuse all nodes to which a pod may go: nobody who leaves helps it."""
+    """Return the refusal if the scheduler's own filters refuse all nodes that a pod may use. No eviction would help."""
     for pod in pods:
         if pod.uid in board.snapshot.refused and pod.sharing is None and not board.eligible(pod).any():
             open_to_it, mask = fit.eligible(pod.constraint, board.snapshot.nodes), refused(pod, board)
-            # Another node that something else closes, such as affinity to a pod, may open when that pod leaves.
+            # Another node that is closed for another reason, such as affinity to a pod, may open when that pod is
+            # deleted.
             if open_to_it.any() and not (open_to_it & ~mask).any():
                 return _refused_by_scheduler(pod, int(open_to_it.sum()))
     return None
@@ -111,9 +112,9 @@ def _refused_by_scheduler(pod: Pod, nodes: int) -> Refusal:
 
 
 def fits_nowhere_now(pod: Pod, board: PlacementState) -> Refusal:
-    """Return why no node holds the pod as long as some take no pods, on a board without any pods."""
+    """Return why no node holds the pod while some nodes take no pods; the board has no pods on it."""
     lacking = of(pod, board, ReservedRoom(board.snapshot, ()))
-    # What nodes lack is what they lack when empty: that has to be said.
+    # The numbers are those of empty nodes, so the sentence has to say so.
     head = "No node could hold it now, even when empty" if board.eligible(pod).any() else "No node has room"
     return Refusal(
         reason=Reason.NO_NODE_FITS,
@@ -123,12 +124,12 @@ def fits_nowhere_now(pod: Pod, board: PlacementState) -> Refusal:
 
 
 def together_later(refusal: Refusal, nodes: int) -> Refusal:
-    """Say of pods that do not fit together that so many nodes, which might help, take no pods now."""
+    """Add that so many nodes, which might help, take no pods now."""
     return replace(refusal, sentence=joined(refusal.sentence, f"{_take_pods(nodes)} now"))
 
 
 def beside_residents(refusal: Refusal) -> Refusal:
-    """Say of what would fit without them that pods of DaemonSets and mirror pods count: they belong to the nodes."""
+    """Add that DaemonSet pods and mirror pods are subtracted; the pods would fit without them."""
     said = "what DaemonSet pods and static pods hold is subtracted, since they stay as long as their nodes"
     return replace(refusal, sentence=joined(refusal.sentence, said))
 
@@ -138,7 +139,7 @@ def _take_pods(nodes: int) -> str:
 
 
 def never_fits(pod: Pod, board: PlacementState) -> Refusal:
-    """Return why no node could hold the pod, on a board without any pods."""
+    """Return why no node could hold the pod; the board has no pods on it."""
     nodes = board.snapshot.nodes
     allocatable = nodes.allocatable
     if not fit.room(pod.request.amounts, allocatable).any():
@@ -154,9 +155,9 @@ def never_fits(pod: Pod, board: PlacementState) -> Refusal:
 
 
 def never_together(group: PodGroup, pods: Sequence[Pod], most: int, board: PlacementState) -> Refusal:
-    """Return that the nodes of a board without other pods hold at most so many of the pods, which start together.
+    """Return that the nodes, without other pods, hold at most `most` of the pods that start together.
 
-    Those that the pods complete are counted as well.
+    Running pods of the same gang that these pods complete are counted as well.
     """
     there = len(group.placed) if group.owed else 0
     together = "run together" if there else "start together"
@@ -168,7 +169,7 @@ def never_together(group: PodGroup, pods: Sequence[Pod], most: int, board: Place
 
 
 def never_in_a_domain(refusal: Refusal, pods: Sequence[Pod], board: PlacementState) -> Refusal:
-    """Say of a topology, judged on a board without any pods, that nobody who leaves would change anything."""
+    """Add to a topology refusal, judged on a board without pods, that no eviction would change it."""
     if refusal.reason not in NO_PLACE:
         return refusal
     told = _no_domain(refusal, pods, board, ReservedRoom(board.snapshot, ()))
@@ -202,7 +203,7 @@ def _divisible(sharing: Sharing, board: PlacementState) -> Mask:
 
 def _large_enough(sharing: Sharing, board: PlacementState) -> Mask:
     sizes, numbers = np.unique(board.snapshot.nodes.device_memory_mib, return_inverse=True)
-    # Of few sizes, however many nodes.
+    # There are few sizes, even with many nodes.
     fitting = [parts_of(sharing, size) <= size * PART for size in map(int, sizes)]
     return np.array(fitting, dtype=np.bool_)[numbers]
 
@@ -247,7 +248,7 @@ def _no_place_for_all(pods: Sequence[Pod], board: PlacementState, promises: Rese
 
 
 def _for_whom(pods: Sequence[Pod], stuck: Pod | None, board: PlacementState) -> str:
-    # Pods of one template share the sentence, also those of other PodGroups: it names none of them.
+    # Equal pods share the sentence, also across PodGroups, so it names no pod.
     if stuck is None:
         return "for the next one"
     return "for each of them" if board.common_shape(pods) is not None else f"for pod {stuck.name}"

@@ -1,13 +1,13 @@
-"""Says why no pod is evicted for a PodGroup that every search for victims has left without room.
+"""Explains why no pod is evicted for a PodGroup that still has no room after all victim searches.
 
-Only what is true of pods that hold the room is said:
-    1. running pods would lose more work than the PodGroup has waited for
-    2. its queue has its fair share, so it takes nothing back
-    3. they are not preemptible
-    4. they are of its own queue and of no lower priority, or preempt is switched off
-    5. their queues hold no more than their fair share, or reclaim is switched off
-    6. they have not run for their min-runtime
-    7. nothing of this, but their rooms do not add up to what it needs in a way that is fair to all
+A cause is given only if it is true of pods that hold the room:
+1. running pods would lose more work than the PodGroup has waited for
+2. its queue has its fair share, so it reclaims nothing
+3. the pods are not preemptible
+4. the pods are of its own queue and do not have a lower priority, or preempt is switched off
+5. their queues hold no more than their fair share, or reclaim is switched off
+6. the pods have not run for their min-runtime
+7. none of these, but no set of victims makes enough room in a way that is fair to all queues
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -35,13 +35,13 @@ NO_RECLAIM = "reclaim is switched off"
 MIN_RUNTIME = "pods there have not run for their min-runtime yet"
 
 CAUSES = (NOT_PREEMPTIBLE, PRIORITY, NO_PREEMPT, FAIR_SHARE, NO_RECLAIM, MIN_RUNTIME)
-"""In the order in which they are told."""
+"""In the order in which they appear in the sentence."""
 
 NOTHING_FOUND = "no pod is evicted for it because no pods were found that may be evicted and would make room"
 
 
 class Unevicted:
-    """Answers for one plan when it has made all its searches."""
+    """Explanations for one plan after all its searches."""
 
     def __init__(self, state: WhatIf, protection: Protection, actions: Collection[Action], now: float) -> None:
         """`now` is in seconds since the epoch."""
@@ -52,13 +52,14 @@ class Unevicted:
 
     @cached_property
     def _holders(self) -> Holders:
-        # It takes a look at every pod, and often nothing is asked.
+        # Building this reads every pod, and many plans need no explanation.
         return Holders(self._state)
 
     def why(self, group: PodGroup, pods: Sequence[Pod], *, patience_s: float) -> OfVictims:
-        """Return why no pod is evicted for these, which start together.
+        """Return why no pod is evicted for these pods, which start together.
 
-        `patience_s` is for how long they wait at most until others lose more work for them; 0 if that is no cause.
+        `patience_s` is the longest time that they wait because other pods would lose more work; 0 if that is not the
+        cause.
         """
         kinds = self._holders.of(group, pods)
         if not kinds:
@@ -102,7 +103,7 @@ class Unevicted:
             yield MIN_RUNTIME
 
     def _takeable(self, asking: "_Asking", kinds: Sequence[HolderKind]) -> Iterator[QueueName]:
-        """Yield the other queues that hold more than is theirs."""
+        """Yield the other queues that hold more than their share, so that the asking group may reclaim from them."""
         names = dict.fromkeys(kind.queue for kind in kinds if kind.preemptible and kind.queue != asking.group.queue)
         state = self._state
         judgement = Judgement(state.ledger, state.shares, asking.group, asking.request)
@@ -114,16 +115,16 @@ class Unevicted:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """Who waits."""
+    """The pending PodGroup."""
 
     group: PodGroup
     request: Quantities
     is_over: bool
-    """Its queue would hold more than its fair share."""
+    """Whether its queue would hold more than its fair share."""
 
 
 def _first_over(account: Account, fair: Quantities, request: Quantities) -> int | None:
-    """Return the first resource, those asked for first, of which the queue would hold more than its fair share."""
+    """Return the first resource of which the queue would exceed its fair share. Requested resources are first."""
     over = [axis for axis in QUOTA_AXES if account.allocated[axis] + request[axis] > fair[axis]]
     return min(over, key=lambda axis: (not request[axis], axis), default=None)
 

@@ -1,10 +1,9 @@
-"""Finds PodGroups that can never run as things are: no emptied cluster holds them, or a limit alone forbids them.
+"""Finds PodGroups that can never run: an empty cluster does not hold them, or a limit alone forbids them.
 
-They take no part in the order of turns, in fair share, in keeping room and in victim search, and say so at once. Only
-what is certain counts (`emptied` says what that means): a PodGroup that is not found here may still fit nowhere.
+They take no part in the order of turns, in fair share, in reserving room and in victim search; their refusal is
+reported at once. Only certain cases count (see `emptied`): a PodGroup that is not found here may still fit nowhere.
 
-The answers are remembered in the table of nodes, for as long as nodes, labels, DaemonSets, Topologies and queues stay
-the same.
+The answers are remembered in the table of nodes while nodes, labels, DaemonSets, Topologies and queues do not change.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -29,30 +28,32 @@ from app.scheduling.queues.quota import empty_line, is_by_memory, least_charge, 
 from app.scheduling.queues.wording import amount_text
 
 SPARE_ENTRIES = 20_000
-"""Answers that may be remembered of PodGroups that wait no more, beside as many as wait."""
+"""How many answers of PodGroups that are no longer pending may be remembered, beside as many as are pending."""
 
 UNKNOWN = Refusal(reason=Reason.DECIDING, sentence="")
-"""Stands for an answer that is not remembered."""
+"""Marks an answer that is not remembered."""
 
 NO_PODS = Refusal(reason=Reason.QUEUE_IS_NOT_A_LEAF, sentence="")
-"""Stands for a queue that takes no pods; the ledger says why."""
+"""Marks a queue that takes no pods; the ledger gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Answer:
     asked: PodGroup
     judged: PodGroup
-    """The PodGroup with its refusal, or without the pods that can never run if it can start without them."""
+    """The PodGroup with its refusal. If it can start without the pods that can never run: the PodGroup without these
+    pods.
+    """
     lost: Unsatisfiable | None
     """None when all its pods can run."""
     overstated: Resources = NOTHING
-    """That of the others (`Snapshot.overstated`)."""
+    """By how much the request of the pods that can run is overstated (`Snapshot.overstated`)."""
 
 
 def judged(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snapshot:
-    """Return the snapshot in which the PodGroups that can never run have a refusal, and the others only pods that can.
+    """Return the snapshot with a refusal on each PodGroup that can never run; the others keep only pods that can run.
 
-    Only the PodGroups of these keys are judged; all that wait when none are given.
+    Only the PodGroups with these keys are judged; without keys, all pending PodGroups.
     """
     return _judged(snapshot, keys, _known(snapshot))
 
@@ -66,7 +67,7 @@ def _judged(snapshot: Snapshot, keys: Collection[GroupKey] | None, known: "_Know
         if answer is None or answer.asked is not group:
             answer = _with_costs(_judge(group, snapshot, emptied, known), snapshot.nodes)
             if keys is None:
-                # Single pods come and go, and nobody is told when.
+                # Not for chosen keys: single pods are created and deleted often, and nothing removes their answers.
                 known.groups[key] = answer
         if answer.lost is not None:
             groups[key], lost[key] = answer.judged, answer.lost
@@ -78,9 +79,9 @@ def _judged(snapshot: Snapshot, keys: Collection[GroupKey] | None, known: "_Know
 
 
 def judged_at_once(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snapshot:
-    """Return what `judged` does of the PodGroups that are remembered, or take little work; the event loop asks.
+    """Do the work of `judged` on the event loop: only for PodGroups that are remembered or take little work.
 
-    The others count as able to run until a plan has judged them.
+    The other PodGroups count as able to run until a plan has judged them.
     """
     known, left = _known(snapshot), effort.MOST_AT_ONCE
     chosen = dict[GroupKey, PodGroup]()
@@ -102,23 +103,25 @@ def judged_at_once(snapshot: Snapshot, keys: Collection[GroupKey] | None = None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """What is remembered as long as nodes, queues and Topologies stay the same."""
+    """What is remembered while nodes, queues and Topologies do not change."""
 
     queues: Mapping[QueueName, Queue]
     topologies: Mapping[str, Topology]
     residents: Amounts | None
     groups: dict[GroupKey, _Answer] = field(default_factory=dict)
     alone: dict[Hashable, Refusal | None] = field(default_factory=dict)
-    """Of pods that are PodGroups of their own, by what their answers depend on: there are tens of thousands of them."""
+    """Answers of single-pod PodGroups, by everything that the answer depends on: there are tens of thousands of such
+    pods.
+    """
 
     def is_of(self, snapshot: Snapshot) -> bool:
-        """Whether it is still true."""
+        """Whether the remembered answers are valid for the snapshot."""
         are_same = self.queues is snapshot.queues and self.topologies is snapshot.topologies
         return are_same and self.residents is snapshot.residents
 
 
 def _known(snapshot: Snapshot) -> _Known:
-    """Return what is remembered; nothing of it when anything has changed, or too much is of groups that are gone."""
+    """Return the remembered answers; empty ones after a change, or if too many answers are of deleted groups."""
     memo = snapshot.nodes.memo
     known: _Known | None = memo.get("unsatisfiable")
     if known is None or not known.is_of(snapshot) or len(known.groups) > 2 * len(snapshot.groups) + SPARE_ENTRIES:
@@ -133,7 +136,7 @@ def _judge(group: PodGroup, snapshot: Snapshot, emptied: Emptied, known: _Known)
     if len(group.pending) == 1 and group.root is None and not group.placed:
         return _judge_alone(group, snapshot, emptied, known)
     if empty_line(snapshot.queues, group.queue) is None:
-        return _Answer(group, group, _lost(group, group.pending, None, snapshot))  # the ledger says why
+        return _Answer(group, group, _lost(group, group.pending, None, snapshot))  # the ledger gives the reason
     impossible = _impossible(group.pending, emptied)
     can_run = _without(group, impossible) if impossible else group
     refusal = _refusal(can_run, snapshot, emptied)
@@ -146,7 +149,7 @@ def _judge(group: PodGroup, snapshot: Snapshot, emptied: Emptied, known: _Known)
 
 
 def _with_costs(answer: _Answer, nodes: NodeTable) -> _Answer:
-    """Return the answer with how much less the pods that can run cost than by the smallest GPU of the cluster."""
+    """Return the answer with how much its pods are overstated if charged by the smallest GPU of the cluster."""
     refusal = None if answer.lost is None else answer.lost.refusal
     is_lost = answer.lost is not None and (refusal is None or refusal is answer.judged.refusal)
     by_memory = [] if is_lost else [pod for pod in answer.judged.pending if is_by_memory(pod)]
@@ -177,7 +180,7 @@ def _judge_alone(group: PodGroup, snapshot: Snapshot, emptied: Emptied, known: _
 
 
 def _impossible(pods: Sequence[Pod], emptied: Emptied) -> list[Pod]:
-    """Return the pods that no node could hold; thousands of one template are looked at as one."""
+    """Return the pods that no node could hold; pods of one shape are judged once."""
     found, last, may = list[Pod](), None, True
     for pod in pods:
         shape = shape_of(pod)
@@ -189,7 +192,7 @@ def _impossible(pods: Sequence[Pod], emptied: Emptied) -> list[Pod]:
 
 
 def _without(group: PodGroup, impossible: Sequence[Pod]) -> PodGroup:
-    """Return the group without these pods if it can start without them, else as it is."""
+    """Return the group without these pods if it can start without them, else the unchanged group."""
     gone = {pod.uid for pod in impossible}
     without = replace(group, pending=tuple(pod for pod in group.pending if pod.uid not in gone))
     can_start = without.pending and len(next_chunk(without)) >= without.owed
@@ -214,7 +217,7 @@ def _beyond_nodes(group: PodGroup, chunk: Sequence[Pod], emptied: Emptied) -> Re
     pods = [emptied.plain(pod) for pod in chunk]
     apart = emptied.most_apart(chunk)
     if apart < len(chunk):
-        # Those that run keep apart from the others as well.
+        # The group's running pods keep their distance from these pods as well.
         return refusals.never_together(group, pods, max(apart - len(group.placed), 0), emptied.board)
     if group.placed or (group.root is not None and any(group.root.constrained())):
         return _no_room(group, pods, emptied)
@@ -224,7 +227,7 @@ def _beyond_nodes(group: PodGroup, chunk: Sequence[Pod], emptied: Emptied) -> Re
     for pod in pods:
         shape = shape_of(pod)
         numbers[shape] = numbers.get(shape, 0) + 1
-    # Plans are made in a thread as well: what is remembered may be cleared between two lines.
+    # Plans are also made in a thread, so another thread may clear the memory between two lines.
     known, question = remembered("no room when empty", emptied.nodes), tuple(numbers.items())
     found: Refusal | None = known.get(question, UNKNOWN)
     if found is UNKNOWN:
@@ -248,7 +251,10 @@ def _no_room(group: PodGroup, pods: Sequence[Pod], emptied: Emptied) -> Refusal 
 
 
 def _fits_nowhere(pod: Pod, board: PlacementState, emptied: Emptied) -> Refusal:
-    """Return why no node holds the pod; not for ever if one that takes no pods now might, or if there is none."""
+    """Return why no node holds the pod.
+
+    The refusal is not permanent if a node that takes no pods now might hold the pod, or if there are no nodes.
+    """
     mended = emptied.mended
     if not emptied.nodes.nodes or (mended is not None and mended.may_hold(pod)):
         return refusals.fits_nowhere_now(pod, board)
@@ -271,7 +277,10 @@ def _not_together(group: PodGroup, pods: Sequence[Pod], board: PlacementState) -
 
 
 def _beyond_limit(group: PodGroup, chunk: Sequence[Pod], snapshot: Snapshot) -> Refusal | None:
-    """Return that the pods, beside those that they complete, exceed a limit or a quota on their queue's line alone."""
+    """Return a refusal if the pods, with running pods that they complete, exceed a limit or quota of an empty queue.
+
+    All queues from the group's queue up to the root are checked.
+    """
     asked = quantities(sum((least_charge(pod, snapshot.nodes) for pod in chunk), NOTHING))
     held = quantities(sum((charge_at(snapshot, one) for one in group.placed if group.owed), NOTHING))
     for account in empty_line(snapshot.queues, group.queue) or ():
@@ -299,6 +308,6 @@ def _beyond_limit(group: PodGroup, chunk: Sequence[Pod], snapshot: Snapshot) -> 
 
 
 def _first_over(most: Sequence[int], asked: Quantities, held: Quantities) -> int | None:
-    """Return the first axis of those asked for on which both together exceed `most`."""
+    """Return the first requested axis on which both together exceed `most`."""
     over = (axis for axis in QUOTA_AXES if asked[axis] > 0 and asked[axis] + held[axis] > most[axis] != UNLIMITED)
     return next(over, None)
