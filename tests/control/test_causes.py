@@ -167,7 +167,7 @@ async def test_a_pod_whose_only_nodes_kube_scheduler_does_not_offer_is_refused_b
         await passes(1)
 
         assert why(world, pod).sentence == (
-            "No node has room: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), "
+            "No node has room: 1 of 2 nodes has too few GPUs (requested 1, at most 0 free), "
             "1 is refused by the scheduler's own filters: node(s) had volume node affinity conflict; "
             "no pod is evicted for it because pods of its own queue have the same or a higher priority."
         )

@@ -54,7 +54,7 @@ async def test_a_pending_pod_is_not_told_the_pod_of_another_tenant_that_has_the_
 
         answer = world.inspect.explain("q", "late")
 
-        assert "the only node is promised to a PodGroup in another namespace" in stored(world)["q"]
+        assert "the only node is reserved for a PodGroup in another namespace" in stored(world)["q"]
         assert "secret" not in stored(world)["q"]
         assert isinstance(answer, Explanation)
-        assert "the only node is promised to r/secret" in told(answer.why.sentence, EVERYTHING)
+        assert "the only node is reserved for r/secret" in told(answer.why.sentence, EVERYTHING)

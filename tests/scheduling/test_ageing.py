@@ -233,7 +233,7 @@ def test_small_pods_do_not_use_the_share_that_is_kept_for_an_aged_gang_of_their_
     assert (started(plan(snapshot, replace(AGEING, ageing_s=None), now=NOW)), started(made)) == (["small"], [])
     assert made.aged == given.pod("g0", gang="gang").group
     assert made.refusals[given.pod("small").group].sentence == (
-        "Queue q keeps what it has left of its fair share for a PodGroup that comes before this one and "
+        "Queue q reserves the rest of its fair share for a PodGroup that is ahead of this one and "
         "has waited for a long time."
     )
 
@@ -291,6 +291,6 @@ def test_the_message_does_not_say_that_a_younger_podgroup_of_higher_priority_has
 
     assert made.aged == first.key
     assert made.refusals[older.key].sentence == (
-        "Queue q keeps what it has left of its fair share for a PodGroup that comes before this one and "
+        "Queue q reserves the rest of its fair share for a PodGroup that is ahead of this one and "
         "has waited for a long time."
     )

@@ -42,7 +42,7 @@ def test_the_message_of_a_pod_above_the_share_of_its_queue_names_the_share_and_t
     said = refusal(replace(mine, min_member=1), theirs, nodes=[given.node("a", gpus=4)])
 
     assert said.reason is Reason.NO_NODE_FITS
-    assert "queue q holds 2 GPUs of a fair share of 2 GPUs and asks for 1 GPU, so" in said.sentence
+    assert "queue q holds 2 GPUs with a fair share of 2 GPUs and requests 1 GPU, so" in said.sentence
     assert (said.details["fair_share"], said.details["allocated"]) == ("2 GPUs", "2 GPUs")
 
 
@@ -55,7 +55,7 @@ def test_the_message_of_a_pod_within_its_share_without_victims_says_that_no_pod_
 
     said = refusal(given.group(given.pod("w")), firm, nodes=[given.node("a", gpus=2)])
 
-    assert said.sentence.endswith("; no pod is evicted for it because pods there are not preemptible.")
+    assert said.sentence.endswith("; no pod is evicted for it because pods that hold the room are not preemptible.")
 
 
 def test_the_message_does_not_say_that_others_hold_the_share_where_reclaim_is_off() -> None:
@@ -66,7 +66,7 @@ def test_the_message_does_not_say_that_others_hold_the_share_where_reclaim_is_of
 
     said = plan(snapshot, Policy(actions=(Action.ALLOCATE, Action.PREEMPT))).refusals[waiting.key]
 
-    assert said.sentence.endswith("; no pod is evicted for it because reclaim is switched off.")
+    assert said.sentence.endswith("; no pod is evicted for it because the reclaim action is switched off.")
 
 
 def test_the_message_does_not_mention_eviction_where_evictions_are_off() -> None:
@@ -76,7 +76,7 @@ def test_the_message_does_not_mention_eviction_where_evictions_are_off() -> None
 
     said = plan(snapshot, Policy(actions=(Action.ALLOCATE,))).refusals[waiting.key]
 
-    assert said.sentence == "No node has room: the only node has too few GPUs (asks 2, at most 1 free)."
+    assert said.sentence == "No node has room: the only node has too few GPUs (requested 2, at most 1 free)."
 
 
 def test_the_message_of_a_gang_that_fits_in_no_rack_names_the_best_rack() -> None:
@@ -139,21 +139,22 @@ def test_the_message_names_the_nodes_with_few_large_gpus_if_only_those_could_hol
     said = refusal(given.group(replace(HALF, sharing=asks)), nodes=[few_large, many_small])
 
     assert said.sentence == (
-        "No node could hold it even when empty: parts of 2 GPUs asked, no node that has such GPUs has more than 1."
+        "No node could hold the pod even when empty: "
+        "parts of 2 GPUs requested, no node with suitable GPUs has more than 1."
     )
 
 
 @pytest.mark.parametrize(
     ("request_", "cause"),
     [
-        (Resources(cpu_milli=65_500), "65.5 cores asked, the largest has 64"),
-        (Resources(memory_bytes=2_000 * 10**9), "2000 GB asked, the largest has 549.755"),
+        (Resources(cpu_milli=65_500), "65.5 cores requested, the largest node has 64"),
+        (Resources(memory_bytes=2_000 * 10**9), "2000 GB requested, the largest node has 549.755"),
     ],
 )
 def test_the_message_of_a_pod_larger_than_every_node_says_so_in_readable_units(request_: Resources, cause: str) -> None:
     said = refusal(given.group(replace(given.pod("w"), request=request_)), nodes=[given.node("a")])
 
-    assert said.sentence == f"No node could hold it even when empty: {cause}."
+    assert said.sentence == f"No node could hold the pod even when empty: {cause}."
 
 
 def test_two_resources_that_the_only_node_lacks_are_counted_as_one_node() -> None:
@@ -162,8 +163,8 @@ def test_two_resources_that_the_only_node_lacks_are_counted_as_one_node() -> Non
     said = refusal(given.group(given.pod("w")), runs, nodes=[given.node("a")])
 
     assert said.sentence.startswith(
-        "No node has room: the only node has too little CPU (asks 1 core, at most 0 free) "
-        "and has too few GPUs (asks 1, at most 0 free)"
+        "No node has room: the only node has too little CPU (requested 1 core, at most 0 free) "
+        "and has too few GPUs (requested 1, at most 0 free)"
     )
 
 
@@ -183,8 +184,11 @@ def test_the_message_does_not_blame_the_filters_if_a_terminating_pod_leaves_room
 @pytest.mark.parametrize(
     ("sharing", "cause"),
     [
-        (Sharing(memory_mib=90_000), "90000 MiB of a GPU asked, the largest GPU has 80000 MiB"),
-        (Sharing(portion_ppm=500_000, devices=9), "parts of 9 GPUs asked, no node that has such GPUs has more than 8"),
+        (Sharing(memory_mib=90_000), "90000 MiB of a GPU requested, the largest GPU has 80000 MiB"),
+        (
+            Sharing(portion_ppm=500_000, devices=9),
+            "parts of 9 GPUs requested, no node with suitable GPUs has more than 8",
+        ),
     ],
 )
 def test_the_message_says_that_a_part_larger_than_any_gpu_is_too_large(sharing: Sharing, cause: str) -> None:
@@ -192,13 +196,15 @@ def test_the_message_says_that_a_part_larger_than_any_gpu_is_too_large(sharing: 
 
     said = refusal(given.group(replace(HALF, sharing=sharing)), nodes=[node])
 
-    assert said.sentence == f"No node could hold it even when empty: {cause}."
+    assert said.sentence == f"No node could hold the pod even when empty: {cause}."
 
 
 def test_the_message_says_that_no_gpus_can_be_shared_and_does_not_mention_eviction() -> None:
     said = refusal(given.group(HALF), nodes=[given.node("a", shares_devices=False)])
 
-    assert said.sentence.startswith("No node could hold it even when empty: no node has GPUs that can be shared (no ag")
+    assert said.sentence.startswith(
+        "No node could hold the pod even when empty: no node has GPUs that can be shared (no ag"
+    )
     assert without_victims(said.sentence)
 
 
@@ -209,7 +215,7 @@ def test_the_message_names_gpus_that_take_no_pods(pod: Pod) -> None:
 
     said = refusal(given.group(pod), taken, nodes=nodes, blocked_devices={"a": 2})
 
-    assert "2 GPUs take no work (unhealthy, contested, or others' already; see leeboard gpus)" in said.sentence
+    assert "2 GPUs accept no pods (unhealthy, contested, or already in use; see leeboard gpus)" in said.sentence
 
 
 def test_the_message_of_a_pod_restricted_to_nodes_without_gpus_says_so_and_does_not_mention_eviction() -> None:
@@ -219,8 +225,8 @@ def test_the_message_of_a_pod_restricted_to_nodes_without_gpus_says_so_and_does_
     said = refusal(given.group(elsewhere), nodes=nodes)
 
     assert said.sentence == (
-        "No node could hold it even when empty: "
-        "1 of 2 nodes has no GPUs, 1 is excluded by its node selector or affinity."
+        "No node could hold the pod even when empty: "
+        "1 of 2 nodes has no GPUs, 1 is left out by its node selector or affinity."
     )
     assert said.exceeds_cluster
 
@@ -230,13 +236,13 @@ def test_the_message_of_a_pod_with_a_mig_profile_counts_the_nodes_without_it() -
 
     said = refusal(given.group(pod), nodes=[given.node("a", gpus=0)])
 
-    assert "the only node has too few nvidia.com/mig-1g.10gb (asks 1, at most 0 free)" in said.sentence
+    assert "the only node has too few nvidia.com/mig-1g.10gb (requested 1, at most 0 free)" in said.sentence
 
 
 def test_the_message_of_a_pod_that_no_node_can_ever_hold_says_so_and_does_not_mention_shares() -> None:
     said = refusal(given.group(given.pod("w", gpus=8)), nodes=[given.node("a", gpus=4), given.node("b", gpus=2)])
 
-    assert said.sentence == "No node could hold it even when empty: 8 GPUs asked, the largest has 4."
+    assert said.sentence == "No node could hold the pod even when empty: 8 GPUs requested, the largest node has 4."
 
 
 def test_the_message_of_a_gang_larger_than_the_cluster_says_so() -> None:
@@ -287,7 +293,7 @@ def test_the_message_of_a_pod_that_only_a_cordoned_node_could_hold_says_that_oth
     said = refusal(given.group(given.pod("w", gpus=8)), nodes=nodes)
 
     assert said.sentence == (
-        "No node could hold it now, even when empty: 1 of 2 nodes has too few GPUs (asks 8, at most 4 free), "
+        "No node could hold the pod now, even when empty: 1 of 2 nodes has too few GPUs (requested 8, at most 4 free), "
         "1 is cordoned."
     )
 
@@ -297,7 +303,7 @@ def test_the_message_of_a_pod_larger_than_the_cordoned_nodes_too_says_that_it_is
 
     said = refusal(given.group(given.pod("w", gpus=8)), nodes=nodes)
 
-    assert said.sentence == "No node could hold it even when empty: 8 GPUs asked, the largest has 4."
+    assert said.sentence == "No node could hold the pod even when empty: 8 GPUs requested, the largest node has 4."
 
 
 @pytest.mark.parametrize(("size", "more"), [(8, "; 1 node takes no pods now"), (9, "")])
@@ -337,7 +343,7 @@ def test_each_excluded_node_is_counted_under_its_first_cause() -> None:
     ]
 
     assert words(given.group(pod), nodes, refused={pod.uid: frozenset([NodeName("refused")])}) == (
-        "No node has room: 1 of 9 nodes has too few GPUs (asks 1, at most 0 free), 1 is not ready, "
+        "No node has room: 1 of 9 nodes has too few GPUs (requested 1, at most 0 free), 1 is not ready, "
         "1 cannot be read (unreadable: its cpu is no quantity), 1 is cordoned, "
         "3 have a taint that it does not tolerate (mostly dedicated), "
         "1 is excluded by its node selector or affinity, "
@@ -350,7 +356,7 @@ def test_a_tolerated_taint_is_no_cause_and_the_only_other_taint_is_named() -> No
     nodes = [given.node("a", taints=(Taint("dedicated"),), gpus=0), given.node("b", taints=(Taint("other"),))]
 
     assert words(given.group(given.pod("w", constraint=tolerant)), nodes) == (
-        "No node could hold it even when empty: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), "
+        "No node could hold the pod even when empty: 1 of 2 nodes has too few GPUs (requested 1, at most 0 free), "
         "1 has a taint that it does not tolerate (other)."
     )
 
@@ -367,7 +373,7 @@ def test_the_message_about_one_scarce_resource_gives_the_request_and_the_largest
     said = refusal(given.group(given.pod("w", gpus=8)), *taken, nodes=[*nodes, given.node("x", taints=(Taint("x"),))])
 
     assert said.sentence.startswith(
-        "No node has room: 12 of 13 nodes have too few GPUs (asks 8, at most 4 free), "
+        "No node has room: 12 of 13 nodes have too few GPUs (requested 8, at most 4 free), "
         "1 has a taint that it does not tolerate (x)"
     )
     assert (said.details["gpu_milli"], said.details["tainted"]) == (12, 1)
@@ -378,11 +384,11 @@ def test_the_message_about_one_scarce_resource_gives_the_request_and_the_largest
     [
         (
             given.pod("w", cpu=64),
-            "No node has room: the only node has too little CPU (asks 64 cores, at most 63 free).",
+            "No node has room: the only node has too little CPU (requested 64 cores, at most 63 free).",
         ),
         (
             replace(given.pod("w"), request=Resources(memory_bytes=549 * 10**9)),
-            "No node has room: the only node has too little memory (asks 549 GB, at most 548.755 free).",
+            "No node has room: the only node has too little memory (requested 549 GB, at most 548.755 free).",
         ),
     ],
 )
@@ -409,7 +415,7 @@ def test_the_message_names_the_pod_for_which_a_node_is_reserved() -> None:
     )
 
     assert told(said.sentence, EVERYTHING).startswith(
-        "No node has room: 1 of 2 nodes has too few GPUs (asks 1, at most 0 free), 1 is promised to default/early"
+        "No node has room: 1 of 2 nodes has too few GPUs (requested 1, at most 0 free), 1 is reserved for default/early"
     )
     assert said.details["promised"] == 1
 
@@ -438,7 +444,7 @@ def test_the_message_names_the_pod_for_which_a_node_is_reserved_while_victims_te
         releasing=np.array([leaving.pod.request.amounts]).T,
     )
 
-    assert told(said.sentence, EVERYTHING).startswith("No node has room: the only node is promised to default/early")
+    assert told(said.sentence, EVERYTHING).startswith("No node has room: the only node is reserved for default/early")
 
 
 def test_the_message_of_a_pod_with_room_but_for_earlier_pods_says_that_it_is_behind_them() -> None:
@@ -448,8 +454,8 @@ def test_the_message_of_a_pod_with_room_but_for_earlier_pods_says_that_it_is_beh
     said = refusal(late, *early, nodes=[given.node("a", gpus=2)])
 
     assert said.sentence.startswith(
-        "2 PodGroups before it take the room that it needs; "
-        "no node has room: the only node has too few GPUs (asks 1, at most 0 free)"
+        "2 PodGroups ahead of it take the room that it needs; "
+        "no node has room: the only node has too few GPUs (requested 1, at most 0 free)"
     )
     assert (said.reason, said.details["behind"]) == (Reason.NO_NODE_FITS, 2)
 
@@ -466,8 +472,8 @@ def test_the_message_does_not_name_room_that_an_earlier_pod_took() -> None:
     made = plan(snapshot, Policy(actions=(Action.ALLOCATE,)))
 
     assert [made.refusals[each.key].sentence for each in (first, last)] == [
-        "No node has room: the only node has too few GPUs (asks 4, at most 3 free).",
-        "No node has room: the only node has too few GPUs (asks 4, at most 2 free).",
+        "No node has room: the only node has too few GPUs (requested 4, at most 3 free).",
+        "No node has room: the only node has too few GPUs (requested 4, at most 2 free).",
     ]
 
 
@@ -520,7 +526,7 @@ def test_the_message_of_a_pod_whose_nodes_the_filters_all_refuse_says_so_and_no_
     assert found.refusals[pod.group] == Refusal(
         reason=Reason.REFUSED_BY_SCHEDULER,
         sentence=(
-            "The scheduler's own filters refuse all 2 nodes to which pod w may go: "
+            "The scheduler's own filters refuse all 2 nodes that pod w may use: "
             "node(s) had volume node affinity conflict."
         ),
         details={"pod": "w", "refused": 2},
@@ -544,7 +550,7 @@ def test_the_message_of_a_gang_whose_racks_are_all_tainted_names_the_taints_inst
     said = refusal(replace(group, root=root), nodes=nodes, topologies=RACKS)
 
     assert said.sentence.startswith(
-        "No node could hold it even when empty: 2 of 2 nodes have a taint that it does not tolerate (x)"
+        "No node could hold the pod even when empty: 2 of 2 nodes have a taint that it does not tolerate (x)"
     )
 
 
@@ -596,7 +602,7 @@ def test_the_message_of_an_elastic_podgroup_whose_own_pods_are_all_reserved_name
     said = refusal(elastic, nodes=[given.node(node, gpus=1) for node in "ab"])
 
     assert told(said.sentence, EVERYTHING).startswith(
-        "No node has room: 2 of 2 nodes are promised already, the first to default/e"
+        "No node has room: 2 of 2 nodes are already reserved, the first for default/e"
     )
 
 
@@ -631,7 +637,7 @@ def test_a_pod_is_behind_a_partially_running_gang_if_room_is_kept_for_the_rest_o
 
     said = refusal(given.group(given.pod("w")), torn, firm, nodes=[given.node("a", gpus=5)])
 
-    assert said.sentence.startswith("1 PodGroup before it takes the room that it needs; no node has room: ")
+    assert said.sentence.startswith("1 PodGroup ahead of it takes the room that it needs; no node has room: ")
 
 
 def without_victims(sentence: str) -> bool:

@@ -84,7 +84,7 @@ def test_room_for_the_rest_of_a_gang_is_kept_from_queues_that_hold_their_deserve
 
     for found in both(crowded(gang, *others)):
         assert (found.starts, found.kept_for) == ((), frozenset({gang.key}))
-        assert all("1 PodGroup before it takes the room" in found.refusals[other.key].sentence for other in others)
+        assert all("1 PodGroup ahead of it takes the room" in found.refusals[other.key].sentence for other in others)
 
 
 def test_a_queue_below_its_deserved_share_gets_the_room_kept_for_a_gang_of_another_queue() -> None:
@@ -92,7 +92,7 @@ def test_a_queue_below_its_deserved_share_gets_the_room_kept_for_a_gang_of_anoth
 
     for found in both(crowded(gang, *owed, *waiting(2, "other"))):
         assert started(found) == [owed[0].key]
-        assert "1 PodGroup before it takes" in found.refusals[owed[1].key].sentence
+        assert "1 PodGroup ahead of it takes" in found.refusals[owed[1].key].sentence
 
 
 def test_a_queue_below_its_deserved_share_gets_kept_room_whatever_the_priority_of_the_gang() -> None:

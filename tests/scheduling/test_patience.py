@@ -84,8 +84,8 @@ def test_the_message_of_a_pod_whose_victims_would_lose_too_much_work_says_how_lo
     second = plan(snapshot, PATIENT, now=START + 1.0, memory=first.memory)
 
     said = (
-        "No node has room: the only node has too few GPUs (asks 1, at most 0 free); no pod is evicted for it yet "
-        "because the pods there would lose too much work; they may be evicted all the same once it has waited for "
+        "No node has room: the only node has too few GPUs (requested 1, at most 0 free); no pod is evicted for it yet "
+        "because running pods would lose too much work; they may be evicted after it has waited for "
         "300 s."
     )
     for made in (first, second):

@@ -85,7 +85,7 @@ def test_a_gang_that_does_not_fit_as_a_whole_starts_nothing_and_takes_nothing() 
             reason=Reason.GANG_DOES_NOT_FIT,
             sentence=(
                 "Only 4 of 5 pods that start together would find room now; "
-                "for the next one the only node has too few GPUs (asks 1, at most 0 free)."
+                "for the next pod the only node has too few GPUs (requested 1, at most 0 free)."
             ),
             details={"fitting": 4, "needed": 5, "nodes": 1, "excluded": 0, **lacking(gpus=1, free=0)},
         )
@@ -166,8 +166,8 @@ def test_the_message_of_a_pod_without_room_names_what_each_node_lacks() -> None:
     assert plan(snapshot).refusals[pod.group] == Refusal(
         reason=Reason.NO_NODE_FITS,
         sentence=(
-            "No node has room: 1 of 4 nodes has too little CPU (asks 32 cores, at most 8 free), "
-            "2 have too few GPUs (asks 6, at most 5 free), 1 is not ready, "
+            "No node has room: 1 of 4 nodes has too little CPU (requested 32 cores, at most 8 free), "
+            "2 have too few GPUs (requested 6, at most 5 free), 1 is not ready, "
             "1 is refused by the scheduler's own filters."
         ),
         details={"nodes": 4, "excluded": 2, "not_ready": 1, "refused": 1, **lacking(cpu=1, gpus=2, free=5)},
@@ -181,7 +181,7 @@ def test_the_message_of_a_gang_names_the_pod_that_fits_on_no_node() -> None:
     assert refusal.details == {"fitting": 1, "needed": 2, "nodes": 2, "excluded": 0, **lacking(gpus=2, free=4)}
     assert refusal.sentence == (
         "Only 1 of 2 pods that start together would find room now; "
-        "for pod mixed-1 2 of 2 nodes have too few GPUs (asks 8, at most 4 free)."
+        "for pod mixed-1 2 of 2 nodes have too few GPUs (requested 8, at most 4 free)."
     )
 
 

@@ -47,7 +47,7 @@ WITHOUT_RECLAIM = Policy(actions=(Action.ALLOCATE, Action.PREEMPT))
 
 def test_the_message_names_non_preemptible_pods_as_the_cause() -> None:
     assert clause(WAITS, runs("o", preemptible=False)) == (
-        "no pod is evicted for it because pods there are not preemptible."
+        "no pod is evicted for it because pods that hold the room are not preemptible."
     )
 
 
@@ -67,7 +67,7 @@ def test_the_message_names_pods_that_have_just_started_as_the_cause() -> None:
     low = replace(runs("o", queue="q"), priority=10, started_at=NOW - 5.0)
 
     assert clause(replace(WAITS, priority=90), low) == (
-        "no pod is evicted for it because pods there have not run for their min-runtime yet."
+        "no pod is evicted for it because pods that hold the room have not run for their min-runtime yet."
     )
 
 
@@ -75,7 +75,7 @@ def test_the_message_says_that_preempt_is_off_where_it_would_help() -> None:
     low = replace(runs("o", queue="q"), priority=10)
 
     assert clause(replace(WAITS, priority=90), low, policy=WITHOUT_PREEMPT) == (
-        "no pod is evicted for it because preempt is switched off."
+        "no pod is evicted for it because the preempt action is switched off."
     )
 
 
@@ -89,14 +89,14 @@ def test_the_message_names_all_causes() -> None:
     others = runs("firm", queue="q", preemptible=False), runs("own", queue="q"), runs("theirs")
 
     assert clause(WAITS, *others, gpus=3, deserved=3) == (
-        "no pod is evicted for it because pods there are not preemptible, "
+        "no pod is evicted for it because pods that hold the room are not preemptible, "
         "pods of its own queue have the same or a higher priority and other queues hold no more than their fair share."
     )
 
 
 def test_the_message_of_a_queue_at_its_share_says_so_and_why_its_own_pods_stay() -> None:
     assert clause(WAITS, runs("own", queue="q"), runs("theirs"), gpus=2, deserved=1) == (
-        "queue q holds 1 GPU of a fair share of 1 GPU and asks for 1 GPU, so it takes nothing back from others, "
+        "queue q holds 1 GPU with a fair share of 1 GPU and requests 1 GPU, so it cannot reclaim from other queues, "
         "and pods of its own queue have the same or a higher priority."
     )
 
@@ -105,7 +105,7 @@ def test_pods_that_hold_nothing_scarce_are_no_cause() -> None:
     idle = runs("idle", gpus=0, queue="q")
 
     assert clause(WAITS, runs("o", preemptible=False), idle) == (
-        "no pod is evicted for it because pods there are not preemptible."
+        "no pod is evicted for it because pods that hold the room are not preemptible."
     )
 
 
@@ -117,7 +117,7 @@ def test_pods_on_nodes_that_the_pod_may_not_use_are_no_cause() -> None:
         nodes, [given.queue("q", deserved=2), given.queue("r")], [here, runs("firm", preemptible=False), elsewhere]
     )
 
-    assert clause_of(snapshot, here) == "no pod is evicted for it because pods there are not preemptible."
+    assert clause_of(snapshot, here) == "no pod is evicted for it because pods that hold the room are not preemptible."
 
 
 def test_the_message_of_a_podgroup_alone_in_the_cluster_does_not_mention_evictions() -> None:
@@ -131,7 +131,7 @@ def test_pods_of_the_same_podgroup_that_start_in_the_plan_are_counted_once() -> 
     elastic = given.group(*(given.pod(f"e{number}", gang="e") for number in range(2)), min_member=1)
 
     assert clause(elastic, runs("o", preemptible=False), gpus=2) == (
-        "no pod is evicted for it because pods there are not preemptible."
+        "no pod is evicted for it because pods that hold the room are not preemptible."
     )
 
 
@@ -176,7 +176,7 @@ def test_the_message_of_a_pod_that_a_pod_of_leeboard_blocks_says_why_that_pod_st
     snapshot = given.snapshot([node], queues, [given.group(waits), firm], scalars=none, claimed=claimed)
 
     assert clause_of(snapshot, snapshot.groups[waits.group]) == (
-        "no pod is evicted for it because pods there are not preemptible."
+        "no pod is evicted for it because pods that hold the room are not preemptible."
     )
 
 
@@ -240,7 +240,7 @@ def test_a_short_plan_gives_the_same_message_about_a_share_kept_for_an_aged_podg
 
     short = plan_some(snapshot, snapshot.groups, withheld=full.withheld, aged=full.aged, now=NOW, memory=full.memory)
 
-    assert said(full)["uid-young"].startswith("Queue q keeps what it has left of its fair share for")
+    assert said(full)["uid-young"].startswith("Queue q reserves the rest of its fair share for")
     assert said(short)["uid-young"] == said(full)["uid-young"]
 
 

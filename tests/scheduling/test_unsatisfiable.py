@@ -241,7 +241,8 @@ def test_the_part_of_an_elastic_podgroup_that_can_run_runs_and_the_rest_is_told_
 
     assert [len(start.placements) for start in found.starts] == [2]
     assert (
-        found.refusals[mixed.key].sentence == "No node could hold it even when empty: 9 GPUs asked, the largest has 8."
+        found.refusals[mixed.key].sentence
+        == "No node could hold the pod even when empty: 9 GPUs requested, the largest node has 8."
     )
     assert fair_shares(judged(snapshot))[mixed.queue].fair_share.gpu_milli == 2000  # and nothing for the third pod
 
@@ -389,7 +390,7 @@ def residents(cpu: int) -> NDArray[np.int64]:
     return found
 
 
-SUBTRACTED = "; what DaemonSet pods and static pods hold is subtracted, since they stay as long as their nodes."
+SUBTRACTED = "; the requests of DaemonSet pods and static pods are subtracted, because these pods stay on their nodes."
 
 
 @pytest.mark.parametrize(
@@ -397,13 +398,16 @@ SUBTRACTED = "; what DaemonSet pods and static pods hold is subtracted, since th
     [
         (
             given.group(*pods(1, cpu=64)),
-            f"No node could hold it even when empty: 64 cores asked, the largest has 60{SUBTRACTED}",
+            f"No node could hold the pod even when empty: 64 cores requested, the largest node has 60{SUBTRACTED}",
         ),
         (
             given.group(*pods(4, cpu=32)),
             f"Even empty, all nodes together hold at most 2 of 4 pods that start together{SUBTRACTED}",
         ),
-        (given.group(*pods(1, cpu=65)), "No node could hold it even when empty: 65 cores asked, the largest has 60."),
+        (
+            given.group(*pods(1, cpu=65)),
+            "No node could hold the pod even when empty: 65 cores requested, the largest node has 60.",
+        ),
     ],
     ids=["pod", "gang", "too large anyhow"],
 )

@@ -93,7 +93,7 @@ def test_no_pod_is_evicted_for_a_queue_at_its_share_and_the_message_says_so(clus
 
     said = cluster.wait_for_why("more-0", OWED_NOTHING)
     assert "Only 0 of 2 pods that start together would find room now" in said
-    assert "queue a holds 4 GPUs of a fair share of 4 GPUs and asks for 2 GPUs" in said
+    assert "queue a holds 4 GPUs with a fair share of 4 GPUs and requests 2 GPUs" in said
     told = {event["regarding"]["name"] for event in cluster.wait_for_events("GangDoesNotFit", 3)}
     assert told == {"more", "more-0", "more-1"}
     cluster.search_again("a", times=3)
@@ -108,7 +108,7 @@ def test_pods_are_protected_from_reclaim_for_the_min_runtime_of_their_queue(clus
 
     cluster.api.create_all(gang("b", size=2, queue="b"))
 
-    cluster.wait_for_why("b-0", "pods there have not run for their min-runtime yet")
+    cluster.wait_for_why("b-0", "pods that hold the room have not run for their min-runtime yet")
     assert cluster.evicted() == []
     protect(cluster, "a", "0s")
     cluster.wait_until_run("b-", 2)

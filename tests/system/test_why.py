@@ -132,8 +132,8 @@ def test_pod_behind_another_pod_of_its_queue(cluster: StuckCluster) -> None:
     assert (told["position"], told["queueNumbers"]["waitingPodGroups"]) == (position, 2)
     assert "position  behind 1 PodGroup in queue team: first\n" in cluster.shown("second")
     sentence = (
-        "No node has room: the only node is promised to default/first; queue team holds 8 GPUs of a fair share of 4"
-        f" GPUs and asks for 4 GPUs, so it takes nothing back from others, and {OWN_PRIORITY}."
+        "No node has room: the only node is reserved for default/first; queue team holds 8 GPUs with a fair share of 4"
+        f" GPUs and requests 4 GPUs, so it cannot reclaim from other queues, and {OWN_PRIORITY}."
     )
     share = {"queue": TEAM, "fair_share": "4 GPUs", "allocated": "8 GPUs", "requested": "4 GPUs"}
     details = {**no_room(nodes=1), "promised": 1, **share}
@@ -163,8 +163,8 @@ def test_pod_behind_the_rest_of_a_gang_that_has_started(cluster: StuckCluster) -
     cluster.api.create_all(lost)
     cluster.wait_for_why(lost[0]["metadata"]["name"], "Only 1 of 2 pods")
     sentence = (
-        "1 PodGroup before it takes the room that it needs; no node has room: 2 of 2 nodes have too few GPUs"
-        f" (asks 2, at most 0 free); {NOBODY_LEAVES}."
+        "1 PodGroup ahead of it takes the room that it needs; no node has room: 2 of 2 nodes have too few GPUs"
+        f" (requested 2, at most 0 free); {NOBODY_LEAVES}."
     )
     cause = Cause("NoNodeFits", sentence, no_room(nodes=2, gpu_milli=2, behind=1))
 
@@ -186,7 +186,7 @@ def test_pod_for_which_no_node_has_enough_memory(cluster: StuckCluster) -> None:
         cluster.add_node(name, gpus=8, memory="256Gi")
     cluster.run("filler", 2, memory="200Gi", queue=TEAM)
     sentence = (
-        "No node has room: 2 of 2 nodes have too little memory (asks 107.374 GB, at most 60.129 free);"
+        "No node has room: 2 of 2 nodes have too little memory (requested 107.374 GB, at most 60.129 free);"
         f" {NOBODY_LEAVES}."
     )
     cause = Cause("NoNodeFits", sentence, no_room(nodes=2, memory_bytes=2, most_free_gpu_milli=7000))
@@ -202,8 +202,8 @@ def test_pod_that_tolerates_no_taint(cluster: StuckCluster) -> None:
     cluster.add_node("why-taint-0", gpus=8, taints=[{"key": "example.com/broken", "effect": "NoSchedule"}])
     cluster.add_node("why-taint-1", gpus=1)
     sentence = (
-        "No node could hold it even when empty: 1 of 2 nodes has too few GPUs (asks 2, at most 1 free), 1 has a taint"
-        " that it does not tolerate (example.com/broken)."
+        "No node could hold the pod even when empty: 1 of 2 nodes has too few GPUs (requested 2, at most 1 free), 1 has"
+        " a taint that it does not tolerate (example.com/broken)."
     )
     details = no_room(nodes=2, gpu_milli=1, most_free_gpu_milli=1000, excluded=1, tainted=1, even_when_empty=0)
     cause = Cause("NoNodeFits", sentence, details)

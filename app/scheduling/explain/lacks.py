@@ -17,9 +17,9 @@ from app.scheduling.placement.rivals import ReservedRoom
 from app.scheduling.placement.state import PlacementState
 from app.scheduling.queues.wording import amount_text
 
-UNDIVIDED = "no agent that says which is which, MIG or time-slicing; see leeboard gpus"
+UNDIVIDED = "no agent identifies them, or they use MIG or time-slicing; see leeboard gpus"
 
-BLOCKED = "(unhealthy, contested, or others' already; see leeboard gpus)"
+BLOCKED = "(unhealthy, contested, or already in use; see leeboard gpus)"
 
 ONE_MORE = "{said} and {what}"
 """Joins two causes of the same node."""
@@ -32,7 +32,7 @@ class Lacks:
     """Why a pod finds no node, in words and in numbers."""
 
     words: Sentence
-    """A part of a sentence, such as `12 of 14 nodes have too few GPUs (asks 8, at most 4 free)`."""
+    """A part of a sentence, such as `12 of 14 nodes have too few GPUs (requested 8, at most 4 free)`."""
     details: Mapping[str, int | str]
 
 
@@ -45,8 +45,8 @@ def of(pod: Pod, board: PlacementState, promises: ReservedRoom) -> Lacks:
     held = Exclusion(
         key="promised",
         count=int(promised.sum()),
-        one=say("is promised to {first}", first=first),
-        many=say("are promised already, the first to {first}", first=first),
+        one=say("is reserved for {first}", first=first),
+        many=say("are already reserved, the first for {first}", first=first),
     )
     counts: dict[str, int | str] = {"nodes": eligible.size, "excluded": int(eligible.size - eligible.sum())}
     told = [*lacking, held, *out]
@@ -68,19 +68,19 @@ def _said(told: list[Exclusion], nodes: int, blocked: int) -> Sentence:
     if not nodes:
         return say("the cluster has no nodes")
     if not given:
-        return say("none of {nodes} nodes has all that it asks for at once", nodes=nodes)
+        return say("none of {nodes} nodes has all requested resources", nodes=nodes)
     first, *more = given
     which = "the only node" if nodes == 1 else f"{first.count} of {nodes} nodes"
     said = say("{which} {what}", which=which, what=first.words)
     for each in more:
         said = say(ONE_MORE if nodes == 1 else "{said}, {count} {what}", said=said, count=each.count, what=each.words)
     if blocked:
-        said = say("{said}, {gpus} no work {why}", said=said, gpus=_gpus_take(blocked), why=BLOCKED)
+        said = say("{said}, {gpus} no pods {why}", said=said, gpus=_gpus_take(blocked), why=BLOCKED)
     return said
 
 
 def _gpus_take(count: int) -> str:
-    return "1 GPU takes" if count == 1 else f"{count} GPUs take"
+    return "1 GPU accepts" if count == 1 else f"{count} GPUs accept"
 
 
 def _scarce(pod: Pod, board: PlacementState, eligible: Mask) -> Iterator[Exclusion]:
@@ -92,7 +92,7 @@ def _scarce(pod: Pod, board: PlacementState, eligible: Mask) -> Iterator[Exclusi
     for name, count in pod.scalars:
         free = board.stock.free_of(name)
         mask = eligible & (free < count)
-        yield _lacking(name, mask, f"too few {name} (asks {count}, at most {_most(free, mask)} free)")
+        yield _lacking(name, mask, f"too few {name} (requested {count}, at most {_most(free, mask)} free)")
 
 
 def _lacking(key: str, mask: Mask, what: str) -> Exclusion:
@@ -104,7 +104,7 @@ def _asked(axis: int, amount: int, free: Amounts, mask: Mask) -> str:
         return ""
     asked, most = amount_text(axis, amount), amount_text(axis, _most(free, mask))
     unit = "" if axis == GPU else f" {asked.partition(' ')[2]}"
-    return f" (asks {asked.partition(' ')[0]}{unit}, at most {most.partition(' ')[0]} free)"
+    return f" (requested {asked.partition(' ')[0]}{unit}, at most {most.partition(' ')[0]} free)"
 
 
 def _most(free: Amounts, mask: Mask) -> int:

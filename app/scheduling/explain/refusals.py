@@ -53,7 +53,7 @@ def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Riva
     ahead = rivals.ahead(group, pods)
     if not ahead:
         return refusal
-    others = "1 PodGroup before it takes" if ahead == 1 else f"{ahead} PodGroups before it take"
+    others = "1 PodGroup ahead of it takes" if ahead == 1 else f"{ahead} PodGroups ahead of it take"
     said = as_clause(refusal.sentence)
     return replace(
         refusal,
@@ -106,7 +106,7 @@ def _refused_by_scheduler(pod: Pod, nodes: int) -> Refusal:
     said = pod.said.because or "see its PodScheduled condition"
     return Refusal(
         reason=Reason.REFUSED_BY_SCHEDULER,
-        sentence=f"The scheduler's own filters refuse {which} to which pod {pod.name} may go: {said}.",
+        sentence=f"The scheduler's own filters refuse {which} that pod {pod.name} may use: {said}.",
         details={"pod": pod.name, "refused": nodes},
     )
 
@@ -115,7 +115,7 @@ def fits_nowhere_now(pod: Pod, board: PlacementState) -> Refusal:
     """Return why no node holds the pod while some nodes take no pods; the board has no pods on it."""
     lacking = of(pod, board, ReservedRoom(board.snapshot, ()))
     # The numbers are those of empty nodes, so the sentence has to say so.
-    head = "No node could hold it now, even when empty" if board.eligible(pod).any() else "No node has room"
+    head = "No node could hold the pod now, even when empty" if board.eligible(pod).any() else "No node has room"
     return Refusal(
         reason=Reason.NO_NODE_FITS,
         sentence=say("{head}: {lacking}.", head=head, lacking=lacking.words),
@@ -130,7 +130,7 @@ def together_later(refusal: Refusal, nodes: int) -> Refusal:
 
 def beside_residents(refusal: Refusal) -> Refusal:
     """Add that DaemonSet pods and mirror pods are subtracted; the pods would fit without them."""
-    said = "what DaemonSet pods and static pods hold is subtracted, since they stay as long as their nodes"
+    said = "the requests of DaemonSet pods and static pods are subtracted, because these pods stay on their nodes"
     return replace(refusal, sentence=joined(refusal.sentence, said))
 
 
@@ -149,7 +149,7 @@ def never_fits(pod: Pod, board: PlacementState) -> Refusal:
     lacking = of(pod, board, ReservedRoom(board.snapshot, ()))
     return Refusal(
         reason=Reason.NO_NODE_FITS,
-        sentence=say("No node could hold it even when empty: {lacking}.", lacking=lacking.words),
+        sentence=say("No node could hold the pod even when empty: {lacking}.", lacking=lacking.words),
         details={**lacking.details, "even_when_empty": 0},
     )
 
@@ -179,10 +179,10 @@ def never_in_a_domain(refusal: Refusal, pods: Sequence[Pod], board: PlacementSta
 def _too_large(pod: Pod, allocatable: Amounts) -> Refusal:
     largest = allocatable.max(axis=1)
     axis = next((axis for axis, asked in enumerate(pod.request.amounts) if asked > largest[axis]), None)
-    cause = "no node has all that it asks for at once" if axis is None else _capacity(pod, axis, int(largest[axis]))
+    cause = "no node has all requested resources" if axis is None else _capacity(pod, axis, int(largest[axis]))
     return Refusal(
         reason=Reason.NO_NODE_FITS,
-        sentence=f"No node could hold it even when empty: {cause}.",
+        sentence=f"No node could hold the pod even when empty: {cause}.",
         details={"nodes": allocatable.shape[1], "even_when_empty": 0},
     )
 
@@ -190,8 +190,8 @@ def _too_large(pod: Pod, allocatable: Amounts) -> Refusal:
 def _capacity(pod: Pod, axis: int, most: int) -> str:
     asked = pod.request.amounts[axis]
     if axis not in QUOTA_AXES:
-        return f"{asked} {AXES[axis]} asked, the largest has {most}"
-    return f"{amount_text(axis, asked)} asked, the largest has {amount_text(axis, most).partition(' ')[0]}"
+        return f"{asked} {AXES[axis]} requested, the largest node has {most}"
+    return f"{amount_text(axis, asked)} requested, the largest node has {amount_text(axis, most).partition(' ')[0]}"
 
 
 def _divisible(sharing: Sharing, board: PlacementState) -> Mask:
@@ -215,13 +215,13 @@ def _indivisible(sharing: Sharing, board: PlacementState) -> Refusal:
     if not shared.any():
         cause = f"no node has GPUs that can be shared ({UNDIVIDED})"
     elif not suited.any():
-        cause = f"{part_text(sharing)} asked, the largest GPU has {nodes.device_memory_mib[shared].max()} MiB"
+        cause = f"{part_text(sharing)} requested, the largest GPU has {nodes.device_memory_mib[shared].max()} MiB"
     else:
         most = int(nodes.allocatable[GPU][suited].max()) // GPU_MILLI
-        cause = f"parts of {sharing.devices} GPUs asked, no node that has such GPUs has more than {most}"
+        cause = f"parts of {sharing.devices} GPUs requested, no node with suitable GPUs has more than {most}"
     return Refusal(
         reason=Reason.NO_NODE_FITS,
-        sentence=f"No node could hold it even when empty: {cause}.",
+        sentence=f"No node could hold the pod even when empty: {cause}.",
         details={"nodes": len(nodes.nodes), "even_when_empty": 0},
     )
 
@@ -230,7 +230,7 @@ def _no_place_for_all(pods: Sequence[Pod], board: PlacementState, promises: Rese
     trial, left = board.seated(pods)
     fitting = len(pods) - len(left)
     if not left:
-        sentence = f"All {fitting} pods would find room, but not with every sub-group inside one topology domain."
+        sentence = f"All {fitting} pods would find room, but not with each sub-group inside one topology domain."
         return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details={"fitting": fitting})
     stuck = next((pod for pod in left if not board.allowed(pod).any()), None)
     lacking = of(stuck, board, promises) if stuck else of(left[0], trial, promises)
@@ -250,7 +250,7 @@ def _no_place_for_all(pods: Sequence[Pod], board: PlacementState, promises: Rese
 def _for_whom(pods: Sequence[Pod], stuck: Pod | None, board: PlacementState) -> str:
     # Equal pods share the sentence, also across PodGroups, so it names no pod.
     if stuck is None:
-        return "for the next one"
+        return "for the next pod"
     return "for each of them" if board.common_shape(pods) is not None else f"for pod {stuck.name}"
 
 

@@ -27,17 +27,17 @@ from app.scheduling.queues.accounts import Account, Quantities, quantities
 from app.scheduling.queues.reclaimable import Judgement
 from app.scheduling.queues.wording import amount_text
 
-NOT_PREEMPTIBLE = "pods there are not preemptible"
+NOT_PREEMPTIBLE = "pods that hold the room are not preemptible"
 PRIORITY = "pods of its own queue have the same or a higher priority"
-NO_PREEMPT = "preempt is switched off"
+NO_PREEMPT = "the preempt action is switched off"
 FAIR_SHARE = "other queues hold no more than their fair share"
-NO_RECLAIM = "reclaim is switched off"
-MIN_RUNTIME = "pods there have not run for their min-runtime yet"
+NO_RECLAIM = "the reclaim action is switched off"
+MIN_RUNTIME = "pods that hold the room have not run for their min-runtime yet"
 
 CAUSES = (NOT_PREEMPTIBLE, PRIORITY, NO_PREEMPT, FAIR_SHARE, NO_RECLAIM, MIN_RUNTIME)
 """In the order in which they appear in the sentence."""
 
-NOTHING_FOUND = "no pod is evicted for it because no pods were found that may be evicted and would make room"
+NOTHING_FOUND = "no pod is evicted for it because no evictable pods were found that would make enough room"
 
 
 class Unevicted:
@@ -135,8 +135,8 @@ def _has_its_share(
     amounts = {"fair_share": fair[axis], "allocated": account.allocated[axis], "requested": request[axis]}
     told = {name: amount_text(axis, amount) for name, amount in amounts.items()}
     clause = (
-        f"queue {account.name} holds {told['allocated']} of a fair share of {told['fair_share']} "
-        f"and asks for {told['requested']}, so it takes nothing back from others"
+        f"queue {account.name} holds {told['allocated']} with a fair share of {told['fair_share']} "
+        f"and requests {told['requested']}, so it cannot reclaim from other queues"
     )
     more = f", and {_listed(said)}" if said else ""
     return OfVictims(clause=clause + more, details={"queue": account.name, **told})
@@ -144,8 +144,8 @@ def _has_its_share(
 
 def _too_dear(patience_s: float) -> str:
     return (
-        "no pod is evicted for it yet because the pods there would lose too much work; "
-        f"they may be evicted all the same once it has waited for {patience_s:g} s"
+        "no pod is evicted for it yet because running pods would lose too much work; "
+        f"they may be evicted after it has waited for {patience_s:g} s"
     )
 
 

@@ -218,7 +218,7 @@ def idle_part(state: WhatIf, kept: Kept) -> float:
 def refusal(group: PodGroup) -> Refusal:
     """Return why a group does not start whose queue needs what it has left for one that has waited for long."""
     sentence = (
-        f"Queue {group.queue} keeps what it has left of its fair share for a PodGroup that comes before this one and "
+        f"Queue {group.queue} reserves the rest of its fair share for a PodGroup that is ahead of this one and "
         "has waited for a long time."
     )
     return Refusal(reason=Reason.NO_NODE_FITS, sentence=sentence, details={"kept": 0})
