@@ -1,7 +1,7 @@
-"""Which nodes are kept for a PodGroup that has waited for long, and who may use them all the same.
+"""Keeps nodes for a PodGroup that has been pending for long, and decides which other PodGroups may still use them.
 
 As in EASY backfill, nodes are kept for one PodGroup at a time: for the oldest that its queue's fair share allows.
-Everything follows from creation times and from what runs, so that a restart changes nothing.
+Everything follows from creation times and from running pods, so a restart changes nothing.
 """
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
@@ -24,25 +24,27 @@ from app.scheduling.queues.order import is_torn, next_chunk
 from app.scheduling.queues.reclaimable import within
 
 START_WITHIN_S = 600.0
-"""Nobody starts on kept nodes who is not known to end within this time of the creation of who waits, or before the last
-that runs there is known to end."""
+"""Only a pod that is known to end in time may start on kept nodes: within this time of the creation of the PodGroup
+they are kept for, or before the known end of the last pod that runs there.
+"""
 
 MOST_ASKED = 64
-"""PodGroups that are tried before their turn."""
+"""How many PodGroups are tried before their turn."""
 
 MOST_IDLE = 0.02
-"""The part of the cluster by which the debt of idle time is paid back."""
+"""The rate at which the debt of idle time is paid back, as a part of the cluster."""
 
 LONGEST_PAUSE_S = 300.0
-"""For how long at most others use all nodes, after nodes were kept, before nodes are kept for the next PodGroup."""
+"""After nodes were kept: how long other PodGroups may use all nodes, at most, before nodes are kept for the next one.
+"""
 
 
 def oldest(state: WhatIf, before: float) -> Iterator[PodGroup]:
-    """Yield those created before then whose start their queue's fair share can allow, the oldest first.
+    """Yield the PodGroups created before that time whose start their queue's fair share can allow, the oldest first.
 
-    Of the same age, a gang that is bound in part comes first. What grows beyond its minimum runs already.
+    Of the same age, a partially bound gang comes first. Groups that only grow beyond their minimum are already running.
     """
-    # No properties here: everybody who waits is looked at.
+    # No properties here: this reads every pending PodGroup.
     aged = [
         group
         for group in state.snapshot.groups.values()
@@ -54,28 +56,28 @@ def oldest(state: WhatIf, before: float) -> Iterator[PodGroup]:
 
 
 def is_below_minimum(group: PodGroup) -> bool:
-    """Return whether the group has not started, or is bound only in part."""
+    """Return whether the group has not started, or is only partially bound."""
     return not group.placed or group.owed > 0
 
 
 class Precedence:
-    """Who may start before its turn, as far as the state is charged."""
+    """Decides which PodGroups may start before their turn, by what the queues hold now."""
 
     def __init__(self, state: WhatIf) -> None:
-        """Look at nobody yet."""
+        """Keep the state; nothing is computed yet."""
         self._state = state
 
     def allows(self, group: PodGroup) -> bool:
-        """Return whether its queue's share allows the group to start, and no one deserves the room."""
+        """Return whether its queue's share allows the group to start, and no other queue deserves the room."""
         if borrows(self._state, group):
             return False
         asked = quantities(self._state.next_of(group)[1])
         return not any(self._is_taken_back(group.queue, asked, *other) for other in self._asked.items())
 
     def completes(self, group: PodGroup) -> bool:
-        """Return whether a gang that holds some of its pods may be completed before others start.
+        """Return whether a partially bound gang may be completed before other PodGroups start.
 
-        Otherwise its queue would take what others are owed, and lose the whole gang when they take it back.
+        Otherwise its queue would take what other queues are owed, and lose the whole gang when these queues reclaim it.
         """
         if not group.placed or group.owed == 0:
             return False
@@ -85,7 +87,7 @@ class Precedence:
     def _is_taken_back(
         self, queue: QueueName, asked: Quantities, other: QueueName, requests: Iterable[Quantities]
     ) -> bool:
-        """Return whether what one queue asks for exceeds what it deserves, and another deserves one of its requests."""
+        """Return whether one queue requests more than it deserves, and another queue deserves one of its requests."""
         parting = self._state.ledger.parting(queue, other)
         if parting is None:
             return False
@@ -96,7 +98,7 @@ class Precedence:
 
     @cached_property
     def _asked(self) -> Mapping[QueueName, Collection[Quantities]]:
-        """What the PodGroups of each queue ask for next, alike ones once: it is compared again after each start."""
+        """The next requests of each queue's PodGroups, without duplicates: they are compared again after each start."""
         found = dict[QueueName, dict[Quantities, None]]()
         for group in self._state.snapshot.groups.values():
             if group.refusal is None:
@@ -111,12 +113,12 @@ class Kept:
     group: PodGroup
     nodes: Collection[NodeName]
     until: float
-    """Seconds since the epoch: who is known to end before may use them."""
+    """Seconds since the epoch: PodGroups that are known to end before this time may use the nodes."""
     now: float
 
     @staticmethod
     def of(state: WhatIf, group: PodGroup, nodes: Collection[NodeName], now: float) -> "Kept":
-        """Find out until when the nodes can be used by others."""
+        """Compute until when other PodGroups may use the nodes."""
         names, until = set(nodes), group.created_at + START_WITHIN_S
         for each in state.snapshot.running.values():
             for one in each.placed:
@@ -135,7 +137,7 @@ class Kept:
         return borrows(state, other) or self._is_within_share(state)
 
     def needs_share_of(self, state: WhatIf, other: PodGroup) -> bool:
-        """Return whether a PodGroup would use what the group needs of the fair share of its queue."""
+        """Return whether a PodGroup would use a part of its queue's fair share that the group needs."""
         if other.queue != self.group.queue:
             return False
         share, account = state.shares[self.group.queue], state.ledger.accounts[self.group.queue]
@@ -143,9 +145,9 @@ class Kept:
         return not within(quantities(share.fair_share), account.allocated, both)
 
     def _is_within_share(self, state: WhatIf) -> bool:
-        """Return whether the queue has left of its share what is kept free for the group.
+        """Return whether the queue's remaining share covers what is kept free for the group.
 
-        What the queue's own pods still hold of its share is no reason to take from the share of others.
+        Share that the queue's own pods still hold does not justify taking from the share of other queues.
         """
         if not borrows(state, self.group):
             return True
@@ -156,14 +158,14 @@ class Kept:
         return within(quantities(share.fair_share), account.allocated, (cpu, memory, gpu))
 
     def _ends_in_time(self, other: PodGroup) -> bool:
-        for pod in next_chunk(other):  # Asked for everybody who waits, and mostly the first pod tells.
+        for pod in next_chunk(other):  # Computed for every pending PodGroup; usually the first pod decides.
             if pod.runs_at_most_s is None or self.now + pod.runs_at_most_s > self.until:
                 return False
         return True
 
 
 def carried(known: KeptIdle, waiting: Container[GroupKey], now: float) -> KeptIdle:
-    """Return what keeping nodes has cost as of now, and which of the waiting groups they were kept for in vain."""
+    """Return the cost of keeping nodes up to now, and the pending groups for which nodes were kept in vain."""
     elapsed_s = max(0.0, now - known.at)
     debt_s = max(0.0, known.debt_s + (known.part - MOST_IDLE) * elapsed_s)
     in_vain = frozenset(key for key in known.in_vain if debt_s and key in waiting)
@@ -171,16 +173,16 @@ def carried(known: KeptIdle, waiting: Container[GroupKey], now: float) -> KeptId
 
 
 def changes_at(known: KeptIdle, now: float) -> float:
-    """Return when something else holds though nothing has happened, in seconds since the epoch."""
+    """Return when the answer changes without any event, in seconds since the epoch."""
     if known.group is not None:
         return known.until
     return known.pause_until if known.pause_until > now else inf
 
 
 def may_keep(known: KeptIdle, group: PodGroup, now: float) -> bool:
-    """Return whether nodes may be kept for the group: they are already, or what that has cost so far is paid back.
+    """Return whether nodes may be kept for the group: they already are, or the cost so far is paid back.
 
-    Nobody waits for that longer than `LONGEST_PAUSE_S`, but for a group beside which nothing has become free for long.
+    The wait for that is at most `LONGEST_PAUSE_S`, except for a group for which nodes were kept in vain.
     """
     if known.group == group.key:
         return now < known.until
@@ -189,7 +191,7 @@ def may_keep(known: KeptIdle, group: PodGroup, now: float) -> bool:
 
 
 def ended(known: KeptIdle, now: float) -> KeptIdle:
-    """Return what is known when nodes are kept for nobody any more."""
+    """Return the state after nodes are no longer kept for any group."""
     if known.group is None:
         return known
     in_vain = known.in_vain | ({known.group} if now >= known.until else frozenset())
@@ -198,7 +200,7 @@ def ended(known: KeptIdle, now: float) -> KeptIdle:
 
 
 def cost(known: KeptIdle, state: WhatIf, kept: Kept, *, is_wanted: bool) -> KeptIdle:
-    """Return what it costs from now on that nodes are kept; `is_wanted`: others wait who might use them."""
+    """Return the cost of keeping nodes from now on; `is_wanted`: other PodGroups are pending that might use them."""
     free, is_new = idle_part(state, kept), known.group != kept.group.key
     found = replace(known, group=kept.group.key, part=free if is_wanted else 0.0)
     if is_new or free > known.most:
@@ -207,7 +209,7 @@ def cost(known: KeptIdle, state: WhatIf, kept: Kept, *, is_wanted: bool) -> Kept
 
 
 def idle_part(state: WhatIf, kept: Kept) -> float:
-    """Return what stands idle on the kept nodes, and the group can use, as a part of the cluster."""
+    """Return how much the group can use of what is idle on the kept nodes, as a part of the cluster."""
     asked = quantities(state.next_of(kept.group)[1])
     axis, most = next((each for each in zip(QUOTA_AXES[::-1], asked[::-1], strict=True) if each[1]), (GPU, 0))
     free = np.maximum(state.board.stock.future[axis, state.snapshot.nodes.columns(kept.nodes)], 0).sum()
@@ -216,7 +218,7 @@ def idle_part(state: WhatIf, kept: Kept) -> float:
 
 
 def refusal(group: PodGroup) -> Refusal:
-    """Return why a group does not start whose queue needs what it has left for one that has waited for long."""
+    """Return the refusal of a group whose queue reserves its remaining share for a PodGroup pending for long."""
     sentence = (
         f"Queue {group.queue} reserves the rest of its fair share for a PodGroup that is ahead of this one and "
         "has waited for a long time."
@@ -232,7 +234,7 @@ def _is_ever_allowed(state: WhatIf, group: PodGroup) -> bool:
 
 
 def _is_deserved(state: WhatIf, group: PodGroup, *, beside: QueueName) -> bool:
-    """Return whether a group's queue deserves what it asks for, compared with another queue."""
+    """Return whether a group's queue deserves the group's request, compared with another queue."""
     parting = state.ledger.parting(group.queue, beside)
     if parting is None or group.refusal is not None:
         return False

@@ -1,4 +1,4 @@
-"""What the aims of a search (reclaim, preempt, consolidate) tell it, and what they judge of what it has found."""
+"""What a victim policy (reclaim, preempt, consolidate) tells a search, and how it judges the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,40 +14,40 @@ from app.scheduling.preemption.whatif import WhatIf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search has found, before its aim has judged it."""
+    """The result of a search before its policy has judged it."""
 
     group: PodGroup
-    """Who asked."""
+    """The pending group for which the search was made."""
     pods: Sequence[Pod]
-    """Of it: those that have a place now."""
+    """The pods of the group that have a place now."""
     before: WhatIf
     after: WhatIf
     chunks: Sequence[VictimBatch]
-    """Who had to leave for it, in this order; some of them have found another place."""
+    """The victims, in this order; some of them have found another place."""
 
 
 class Aim(Protocol):
-    """What a search may make leave, and what it may leave behind."""
+    """Which pods a search may evict, and which results are allowed."""
 
     @property
     def action(self) -> Action:
-        """Under which name the plan does it."""
+        """The name of the action in the plan."""
 
     @property
     def sure_before(self) -> float:
-        """Who began to run before, in seconds since the epoch, is not safe."""
+        """Groups that started before this time are not safe, in seconds since the epoch."""
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
-        """Return whether the group may ask others to leave at all."""
+        """Return whether a search for the group may begin at all."""
 
     def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
-        """Return who may have to leave at all."""
+        """Return the scopes of pods that may be evicted at all."""
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
-        """Return how far a preemptible running group is safe from the one that asks."""
+        """Return how far a preemptible running group is safe from the asking group."""
 
     def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
-        """Return whether it may be fair that these lose their places for good, among others; False is certain."""
+        """Return whether it may be fair to evict these pods, perhaps together with others; False is certain."""
 
     def allows(self, found: Found) -> bool:
-        """Return whether what is left behind is fair."""
+        """Return whether the result is fair."""

@@ -1,7 +1,7 @@
-"""Whether a victim search can help at all: a bound on what the nodes could ever have, which never errs on the no.
+"""Bounds whether a victim search can help at all, by what nodes could ever have free. A "no" is always right.
 
-1. every pod alone: whether any node could have room for it
-2. size by size, from the largest: the places of this size that there could be, and those that the pods need together
+1. each pod alone: whether any node could have room for it
+2. size by size, from the largest: how many places of this size there could be, and how many the pods need together
 """
 
 from collections import Counter
@@ -17,15 +17,15 @@ from app.scheduling.placement.state import PlacementState
 from app.scheduling.placement.topology import fitting_counts
 
 MOST_SIZES = 8
-"""Of the sizes of pods, so many are counted by each resource: the largest first."""
+"""How many sizes of pods are counted for each resource, the largest first."""
 
 Size = tuple[int, ...]
-"""What a pod asks for, in the order of the rows of the stock."""
+"""The requests of a pod, in the order of the rows of the free resources."""
 
 
 def may_suffice(board: PlacementState, pods: Sequence[Pod], most: Amounts) -> bool:
     """Return whether the pods might find places together where nodes have `most`, shape [resource, node]."""
-    # A pod that leaves may take with it what keeps the others away.
+    # Evicting a pod may also remove what keeps these pods away.
     judged = [pod for pod in pods if not (pod.near or pod.labels is not None or pod.claims)]
     fitting = _fitting(board, judged, most)
     if fitting is None or not all(mask.any() for mask in fitting.values()):
@@ -42,7 +42,7 @@ def may_suffice(board: PlacementState, pods: Sequence[Pod], most: Amounts) -> bo
 
 
 def candidates(board: PlacementState, pods: Iterable[Pod], most: Amounts) -> Mask:
-    """Return the nodes on which one of the pods might sit where nodes have `most`, shape [node]."""
+    """Return the nodes on which one of the pods might fit where nodes have `most`, shape [node]."""
     found = np.zeros(most.shape[1], dtype=np.bool_)
     for pod in board.unlike(pods):
         asked = board.stock.amounts(pod)
@@ -52,7 +52,7 @@ def candidates(board: PlacementState, pods: Iterable[Pod], most: Amounts) -> Mas
 
 
 def _fitting(board: PlacementState, pods: Iterable[Pod], most: Amounts) -> Mapping[Size, Mask] | None:
-    """Return for each size where a pod of it might sit, shape [node]; None when one asks for what no node has."""
+    """Return for each size where a pod of it might fit, shape [node]; None when a pod requests what no node has."""
     found = dict[Size, Mask]()
     for pod in board.unlike(pods):
         asked = board.stock.amounts(pod)
@@ -73,14 +73,14 @@ def _room(board: PlacementState, pod: Pod, asked: Sequence[int], most: Amounts) 
 
 
 def _sizes(counted: Iterable[Size]) -> Iterable[Size]:
-    """Return the sizes whose places are counted: by each resource, what the largest pods have in common at least."""
+    """Return the sizes whose places are counted: for each resource, the smallest requests of the largest pods."""
     sizes = list(counted)
     rows = range(len(sizes[0]))
     return dict.fromkeys(size for row in rows for size in _common(sizes, row) if any(size))
 
 
 def _common(sizes: Sequence[Size], row: int) -> Iterator[Size]:
-    """Yield what all pods ask for at least that ask for so much of a resource, for one amount after the other."""
+    """Yield, for each amount of a resource, the least requests of all pods that request at least this amount."""
     ordered = sorted(sizes, key=lambda size: -size[row])
     amounts = sorted({size[row] for size in sizes}, reverse=True)
     for amount in dict.fromkeys((*amounts[:MOST_SIZES], amounts[-1])):
@@ -89,7 +89,7 @@ def _common(sizes: Sequence[Size], row: int) -> Iterator[Size]:
 
 
 def _has_places(size: Size, counted: Mapping[Size, int], fitting: Mapping[Size, Mask], most: Amounts) -> bool:
-    """Return whether there could be as many places of a size as the pods take: one that asks for more takes several."""
+    """Return whether there could be as many places of a size as the pods need: a larger pod needs several."""
     rows, needed, chosen = [row for row, amount in enumerate(size) if amount > 0], 0, list[Mask]()
     for asked, count in counted.items():
         places = min(asked[row] // size[row] for row in rows)

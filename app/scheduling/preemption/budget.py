@@ -1,33 +1,33 @@
-"""How much work the victim searches of a plan may do: counted, never timed, so that a plan can be repeated."""
+"""Limits the work of the victim searches of a plan. Work is counted, not timed, so that a plan can be repeated."""
 
 PARTS = 5
-"""One search may use up this part of what its action has left."""
+"""One search may use this part of the action's remaining budget."""
 
 VICTIMS = 4096
-"""For every what-if a search may walk over so many victims of whom it tries none: together that takes about as long."""
+"""For each what-if, a search may walk over so many victims without trying them: that takes about the same time."""
 
 NAMED = 128
-"""One that is named by itself counts as so many that are compared all at once."""
+"""One victim that is named individually counts as so many victims that are compared all at once."""
 
 
 class Budget:
-    """How many what-ifs may still be tried, by an action or by one of its searches."""
+    """How many what-ifs an action, or one of its searches, may still try."""
 
     def __init__(self, most: int, whole: "Budget | None" = None) -> None:
         self.most = most
-        """What-ifs that may be tried in all."""
+        """How many what-ifs may be tried in all."""
         self.left = most
-        """What-ifs that may still be tried."""
+        """How many what-ifs may still be tried."""
         self.used = 0
-        """What-ifs that were tried."""
+        """How many what-ifs were tried."""
         self._victims_left = most * VICTIMS
         self._whole = whole
         self._is_closed = False
         self.spent = False
-        """Whether somebody had to stop before the end."""
+        """Whether a search had to stop before its end."""
 
     def grow(self, most: int) -> None:
-        """Allow so many what-ifs, and victims with them, if fewer are left."""
+        """Allow so many what-ifs, with their victims, if fewer are left."""
         more = max(0, most - self.left)
         self.left += more
         self._victims_left += more * VICTIMS
@@ -52,14 +52,14 @@ class Budget:
         return self._victims_left
 
     def complete(self, whatifs: int) -> None:
-        """Let a search that has found places try so many what-ifs more; what had not so many left is over then."""
+        """Allow a search that has found places so many more what-ifs; a budget with fewer left is over after that."""
         if self._whole is not None:
             self._whole.complete(whatifs)
         if self.left < whatifs:
             self.left, self._is_closed = whatifs, True
 
     def take(self) -> bool:
-        """Take one what-if; return whether there was one left."""
+        """Take one what-if; return whether one was left."""
         if self.left <= 0 or (self._whole is not None and not self._whole.take()):
             self.spent = True
             return False
@@ -68,7 +68,7 @@ class Budget:
         return True
 
     def walk(self, victims: int = 1) -> bool:
-        """Walk over so many victims more, as far as that is allowed; return whether it was."""
+        """Walk over so many more victims, as far as allowed; return whether all were allowed."""
         walked = min(victims, self._victims_left)
         self._victims_left -= walked
         if (self._whole is not None and not self._whole.walk(walked)) or walked < victims:

@@ -1,10 +1,10 @@
-"""Whether anything has changed since the last plan that could help a search that found nothing then.
+"""Decides whether a change since the last plan could help a search that found nothing then.
 
-More room on a node can help, less cannot. A change in what a queue holds or is entitled to can help that queue's own
-searches, and every search of reclaim. A change in what is owed can help the searches that found victims whose room is
-owed. A change of a queue or of a running PodGroup itself can help every search, since both say which pods are safe, and
-so can a PodGroup that has come to run, or has grown or moved, and labels that an affinity may name. What is not looked
-for, such as DRA claims of running pods, is missed for `RELEARN_S` at most.
+More room on a node can help; less room cannot. A change in what a queue holds or is entitled to can help that queue's
+own searches, and every reclaim search. A change in what is owed can help the searches that found victims whose room is
+owed. A change of a queue or of a running PodGroup can help every search, because both say which pods are safe. A new,
+grown or moved running PodGroup, and labels that an affinity may name, can also help every search. Changes that are not
+checked, such as DRA claims of running pods, are missed for at most `RELEARN_S`.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -25,7 +25,7 @@ from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.accounts import quantities
 
 RELEARN_S = 60.0
-"""After this time a search is made again, whatever is known of it."""
+"""After this time a search is repeated, whatever is remembered of it."""
 
 
 def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
@@ -39,7 +39,7 @@ def conditions(  # noqa: PLR0913 - what decides whether searches can succeed
     runtimes_s: Collection[float] = (),
     now: float = 0.0,
 ) -> Conditions:
-    """Return the conditions of a state; `seats` are those of preemptible PodGroups that start in this plan."""
+    """Return the conditions of a state; `seats` are the places of preemptible PodGroups that start in this plan."""
     stock, most = state.board.stock, most_free(state).copy()
     for seat in seats:
         most[:, seat.column] += np.array(stock.taken(seat.pod), dtype=np.int64)
@@ -77,7 +77,7 @@ def _owed(state: WhatIf, group: PodGroup) -> Hashable:
 
 
 def _next_end(state: WhatIf, runtimes_s: Collection[float], now: float) -> float:
-    """Return when the next min-runtime ends of those that still protect somebody."""
+    """Return when the next min-runtime ends that still protects a PodGroup."""
     started = np.array(
         [group.started_at for group in state.snapshot.running.values() if group.started_at is not None],
         dtype=np.float64,
@@ -87,7 +87,7 @@ def _next_end(state: WhatIf, runtimes_s: Collection[float], now: float) -> float
 
 
 def still_true(memory: PlanMemory, now_are: Conditions, now: float) -> PlanMemory:
-    """Return the memory without what was in vain and may not be any more."""
+    """Return the memory without failed searches that may succeed now."""
     before = memory.conditions
     is_old = before is None or now >= before.changes_at or not 0 <= now - memory.since < RELEARN_S
     if before is None or is_old or _has_more_room(before, now_are) or _has_other_rules(before, now_are):
@@ -117,7 +117,7 @@ def _without(known: Searched, changed: Sequence[QueueName], action: str) -> Sear
 
 
 def _but_for_owed(known: Searched) -> Searched:
-    """Return what is known but for the searches that found victims whose room was owed to another PodGroup."""
+    """Return the remembered searches except those that found victims whose room was owed to another PodGroup."""
     in_vain = {likeness: pods for likeness, pods in known.in_vain.items() if likeness not in known.owed}
     return replace(known, in_vain=in_vain, owed=frozenset())
 
@@ -144,7 +144,7 @@ def _has_other_rules(before: Conditions, after: Conditions) -> bool:
 
 
 def _may_help(then: PodGroup | None, now: PodGroup) -> bool:
-    """Return whether a running group can help now that could not before; time alone is not looked at."""
+    """Return whether a running group can help now that could not before; the passing of time is not considered."""
     if then is now:
         return False
     if now.preemptible and (then is None or _rules_of(then) != _rules_of(now) or not _pods(now) <= _pods(then)):
@@ -153,17 +153,17 @@ def _may_help(then: PodGroup | None, now: PodGroup) -> bool:
 
 
 def _pods(group: PodGroup) -> set[Hashable]:
-    """Return what decides whether and from where pods of a running group may leave."""
+    """Return what decides whether, and from which nodes, pods of a running group may be evicted."""
     return {(one.pod.uid, one.node, one.pod.bare) for one in group.placed}
 
 
 def _neighbours(group: PodGroup) -> set[Hashable]:
-    """Return what decides which pods may sit beside those of a running group."""
+    """Return what decides which pods may run beside the pods of a running group."""
     named = ((one, one.pod.labels or {}) for one in group.placed if one.pod.labels is not None or one.pod.near)
     return {(one.pod.uid, one.node, tuple(sorted(labels.items())), one.pod.near) for one, labels in named}
 
 
 def _rules_of(group: PodGroup) -> Hashable:
-    """Return what decides whether pods of a running group may have to leave."""
+    """Return what decides whether pods of a running group may be evicted."""
     minima = tuple((leaf.name, leaf.min_member) for leaf in group.tree.leaves())
     return group.queue, group.priority, group.preemptible, minima

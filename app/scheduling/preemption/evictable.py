@@ -1,8 +1,9 @@
-"""What pods hold that may be made to leave, in columns: which nodes could have room, before a single victim is named.
+"""Stores in columns what evictable pods hold: which nodes could have room, before any victim is named.
 
-What nodes have at most when everybody of a scope has left. Pods that are moved need places that are free as things are;
-only those of no known shape, and of PodGroups with unlike pods, may also take what others leave elsewhere at once. So
-the bound says no, wrongly, where a pod could only move to the place of a pod of another PodGroup.
+It computes what nodes have at most when all pods of a scope are gone. Pods that are moved need places that are free
+now. Only pods of no known shape, and pods of PodGroups with unlike pods, may also take places that other pods leave
+elsewhere at the same time. So the bound wrongly says no where a pod could only move to the place of a pod of another
+PodGroup.
 """
 
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
@@ -25,21 +26,21 @@ from app.scheduling.placement.slots import SIZES
 from app.scheduling.preemption.victims import VictimBatch
 
 MOST_SCOPES = 256
-"""Scopes remembered in one plan: one takes as much memory as four columns of the nodes."""
+"""How many scopes are remembered in one plan: one takes as much memory as four columns of the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose pods may be made to leave."""
+    """Which pods may be evicted."""
 
     queues: frozenset[QueueName] | None = None
-    """Those of all queues if None."""
+    """Pods of these queues; of all queues if None."""
     below: int | None = None
-    """Only of PodGroups with a priority below this one."""
+    """Only pods of PodGroups with a priority below this one."""
     bare: bool = True
-    """Pods without a controller, too."""
+    """Whether pods without a controller are included."""
     moved: bool = False
-    """Each of them needs another place."""
+    """Whether each pod needs another place."""
 
 
 EVERYBODY = Scope()
@@ -47,22 +48,22 @@ EVERYBODY = Scope()
 
 @dataclass(slots=True)
 class _Held:
-    """What pods of one scope hold; `seen` is how many changes of nodes it takes into account."""
+    """What pods of one scope hold; `seen` is how many changes of nodes are included."""
 
     scope: Scope
     placeable: Mask
-    """Shape [shape]: whether pods of it find other places, as far as the scope needs any."""
+    """Shape [shape]: whether pods of the shape find other places, if the scope requires other places."""
     amounts: Amounts
     """Shape [resource, node]."""
     sizes: Amounts
-    """Shape [size, node]: how many pods hold so many whole GPUs; larger ones are not counted."""
+    """Shape [size, node]: how many pods hold so many whole GPUs; larger sizes are not counted."""
     unlike: Amounts
-    """Shape [size, node]: how many of these are of no known shape, or of PodGroups with pods that are not alike."""
+    """Shape [size, node]: how many of these are of no known shape, or of PodGroups with unlike pods."""
     seen: int
 
 
 class Evictable:
-    """The pods that run, during one plan; `update` alone changes it, everything else asks and remembers."""
+    """The running pods during one plan. Only `update` changes it; all other methods read and remember."""
 
     def __init__(self, snapshot: Snapshot, stock: FreeResources) -> None:
         self.nodes = snapshot.nodes
@@ -78,19 +79,19 @@ class Evictable:
         self._preemptible = np.array([group.preemptible for group in groups], dtype=np.bool_)
         self._bare = np.array([any(one.pod.bare for one in group.placed) for group in groups], dtype=np.bool_)
         self.unlike = np.array([not are_alike(group.placed) for group in groups], dtype=np.bool_)
-        """Shape [group]: pods of one may move to the places that others of it leave."""
+        """Shape [group]: whether a pod of the group may move to the place that another pod of the group leaves."""
         self.whole = np.array([_leaves_whole(group) for group in groups], dtype=np.bool_)
-        """Shape [group]: those that are known to leave as a whole."""
+        """Shape [group]: whether the group is known to be evicted only as a whole."""
         self._created_at = np.array([group.created_at for group in groups], dtype=np.float64)
         self.started_at = np.array([-inf if group.started_at is None else group.started_at for group in groups])
         """Shape [group]."""
         self._now = dict(snapshot.running)
         self._maker = RowMaker(stock, self.ids)
         self.rows = self._maker.made(groups)
-        """The pods as columns; for everyone else to read."""
+        """The pods as columns; read-only for other modules."""
         self._links = Links(self.rows, len(groups), len(snapshot.nodes.nodes))
         self.changed: Mask = np.zeros(len(groups), dtype=np.bool_)
-        """Shape [group]: those that hold something else than before the plan."""
+        """Shape [group]: whether the group holds something else than before the plan."""
         self.changes = 0
         """How often PodGroups have changed."""
         self._keys = [group.key for group in groups]
@@ -100,21 +101,20 @@ class Evictable:
         self._touched: list[int] = []
         self._held: dict[Hashable, _Held] = {}
         self._scopes: dict[Scope, Mask] = {}
-        # Of which stock that is said.
+        # The free resources for which this is valid, and the result.
         self._repackable: tuple[object, Mask] = None, np.zeros(0, dtype=np.bool_)
 
     # Asking ---------------------------------------------------------------------------------------------------------
 
     @property
     def examples(self) -> Sequence[Pod]:
-        """One pod of each known shape, in the order of their numbers, which begin with 1."""
+        """One pod of each known shape, in the order of the shapes' numbers, which begin with 1."""
         return self._maker.examples
 
     def most(self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask) -> Amounts:
-        """Return what is free when everybody of some scopes has left, at most, shape [resource, node].
+        """Return an upper bound of what is free when all pods of some scopes are gone, shape [resource, node].
 
-        `placeable` has shape [shape]: whether pods of it find other places as things are, which those that are moved
-        need.
+        `placeable` has shape [shape]: whether pods of the shape find other places now. Pods that are moved need that.
         """
         most, repacked = stock.future.copy(), self.repackable(stock)
         lost = [self._of(scope, placeable, repacked) for scope in scopes if not scope.moved]
@@ -126,13 +126,13 @@ class Evictable:
         whole = GPU_MILLI * self._whole([self._chosen(each, self.rows.sharer, repacked) for each in (*lost, *moved)])
         most[GPU] += whole
         if moved:
-            # Wherever pods move, what is free altogether does not become more by that.
+            # Moving pods does not increase the total that is free.
             free = np.maximum(stock.future[GPU], 0).sum() + self._links.freed(self.any_of(scopes, moved=False))
             most[GPU] = np.minimum(most[GPU], sum((each.amounts[GPU] for each in lost), free + whole))
         return most
 
     def _staying(self, scopes: Sequence[Scope], moved: Sequence[_Held], stock: FreeResources) -> Amounts:
-        """Return how many milli-GPUs those hold for whom there are too few slots elsewhere, shape [node]."""
+        """Return how many milli-GPUs stay in use because there are too few slots elsewhere, shape [node]."""
         future = stock.future[GPU]
         free = np.maximum(future, 0) // GPU_MILLI
         slots = np.array([(free // size).sum() for size in SIZES])[:, None]
@@ -147,9 +147,9 @@ class Evictable:
     def choice(
         self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask, pods: Numbers
     ) -> tuple[Mask, Mask]:
-        """Return which of these pods, as rows, may well leave as things are now, and which of them need other places.
+        """Return which of these pods, as rows, may probably be evicted now, and which of them need other places.
 
-        Who could only move to a place that another one leaves is not among them.
+        Pods that could only move to a place that another pod leaves are not included.
         """
         rows, groups = self.rows, self.rows.group[pods]
         leaves = rows.alive[pods] & self.any_of(scopes, moved=False)[groups]
@@ -164,18 +164,18 @@ class Evictable:
         return leaves | moves, moves
 
     def charges(self) -> NDArray[np.float64]:
-        """Return what the queues pay for every running PodGroup, shape [axis, group]; parts of GPUs by their number."""
+        """Return what the queues pay for every running PodGroup, shape [axis, group]; pods of a GPU pay equally."""
         rows, count = self.rows, len(self.ids)
         paid = [rows.gpus() if axis == GPU else rows.amounts[:, axis] for axis in QUOTA_AXES]
         return np.array([np.bincount(rows.group, weights=each * rows.alive, minlength=count) for each in paid])
 
     def group(self, number: int) -> PodGroup:
-        """Return a PodGroup as it is now."""
+        """Return the current state of a PodGroup."""
         return self._now[self._keys[number]]
 
     @cached_property
     def equal(self) -> Mask:
-        """Which PodGroups only their names, and the number of their pods, may tell apart from others, shape [group]."""
+        """Which PodGroups differ from another one at most in name and number of pods, shape [group]."""
         keys = np.stack([self._queue, self.priority, self._created_at])
         _, number, count = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
         found: Mask = (count > 1)[number.reshape(-1)]
@@ -187,14 +187,14 @@ class Evictable:
         return chosen[self._queue]
 
     def leaving(self, scopes: Sequence[Scope], stock: FreeResources, placeable: Mask) -> Mask:
-        """Return which pods of some scopes may leave as things are now, shape [pod]: a hint, not a bound."""
+        """Return which pods of some scopes may be evicted now, shape [pod]: a hint, not a bound."""
         repacked = self.repackable(stock)
         held = (self._of(scope, placeable, repacked) for scope in scopes)
         found: Mask = np.logical_or.reduce([self._leaving(each, repacked) for each in held])
         return found
 
     def repackable(self, stock: FreeResources) -> Mask:
-        """Return the nodes with a whole GPU free in parts of shared GPUs, shape [node]: others may find room there."""
+        """Return the nodes whose free parts of shared GPUs add up to a whole GPU, shape [node]: pods may fit there."""
         (seen, found), whole = self._repackable, self.nodes.device_memory_mib * PART
         if seen != (stock, stock.changes):
             found = (stock.devices.free_parts() >= whole) & (whole > 0)
@@ -208,7 +208,7 @@ class Evictable:
         return found & self.any_of(scopes)
 
     def rows_of(self, chunks: Sequence[VictimBatch]) -> tuple[Numbers, Numbers]:
-        """Return the rows of the pods of these chunks, and the number of the chunk of each."""
+        """Return the rows of the pods of these chunks, and the number of the chunk of each pod."""
         row_of = self._maker.row_of
         found = [
             (row_of[one.pod.uid], number)
@@ -220,15 +220,15 @@ class Evictable:
         return row, number
 
     def queues(self, groups: Mask) -> set[QueueName]:
-        """Return the queues of these, shape [group]."""
+        """Return the queues of these PodGroups, shape [group]."""
         return {self._queue_names[number] for number in np.unique(self._queue[groups]).tolist()}
 
     def keys(self, groups: Mask) -> list[GroupKey]:
-        """Return the keys of these, shape [group]."""
+        """Return the keys of these PodGroups, shape [group]."""
         return [self._keys[number] for number in np.flatnonzero(groups).tolist()]
 
     def any_of(self, scopes: Iterable[Scope], *, moved: bool = True) -> Mask:
-        """Return which PodGroups are of one of the scopes, shape [group]; `moved`: those that are moved, too."""
+        """Return which PodGroups are in one of the scopes, shape [group]; `moved` includes scopes of moved pods."""
         chosen = [self._groups(scope) for scope in scopes if moved or not scope.moved]
         found: Mask = np.logical_or.reduce([np.zeros(len(self._queue), dtype=np.bool_), *chosen])
         return found
@@ -245,7 +245,7 @@ class Evictable:
         return held
 
     def _groups(self, scope: Scope) -> Mask:
-        """Return which PodGroups are of a scope, shape [group]."""
+        """Return which PodGroups are in a scope, shape [group]."""
         found = self._scopes.get(scope)
         if found is None:
             found = self._preemptible.copy()
@@ -268,11 +268,11 @@ class Evictable:
         return held
 
     def _leaving(self, held: _Held, repacked: Mask) -> Mask:
-        """Return which pods are meant, shape [pod]."""
+        """Return which pods the scope includes, shape [pod]."""
         return self._chosen(held, np.arange(len(self.rows.node)), repacked)
 
     def _chosen(self, held: _Held, pods: Amounts, repacked: Mask) -> Mask:
-        """Return which of these pods are meant."""
+        """Return which of these pods the scope includes."""
         rows = self.rows
         found: Mask = rows.alive[pods] & self._groups(held.scope)[rows.group[pods]]
         if not held.scope.moved:
@@ -301,7 +301,7 @@ class Evictable:
         np.add.at(held.unlike, (gpus[unlike] - 1, where[unlike]), 1)
 
     def _whole(self, leaving: Sequence[Mask]) -> Amounts:
-        """Return of how many shared GPUs all pods leave, shape [node]; `leaving` has shape [part]."""
+        """Return how many shared GPUs lose all their pods, shape [node]; `leaving` has shape [part]."""
         rows, at = self.rows, np.array(self._maker.device_node, dtype=np.int64)
         sharing = rows.alive[rows.sharer]
         all_of, some = (
@@ -312,10 +312,10 @@ class Evictable:
     # Changing -------------------------------------------------------------------------------------------------------
 
     def update(self, changed: Mapping[GroupKey, PodGroup]) -> None:
-        """Take into account that these PodGroups hold something else than before."""
+        """Record that these PodGroups hold something else than before."""
         if changed is self._seen and len(changed) == len(self._seen_groups):
-            return  # A plan changes by becoming what a copy of it has become.
-        # Those of before keep their places in it.
+            return  # A plan changes by adopting a copy of itself.
+        # Earlier entries keep their places in the mapping.
         before, groups = self._seen_groups, list(changed.values())
         differ = [group for group, known in zip(groups, before, strict=False) if group is not known]
         self._seen, self._seen_groups = changed, groups

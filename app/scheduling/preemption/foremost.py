@@ -1,6 +1,6 @@
-"""Where the first victims in line leave enough room: found for all nodes by one comparison, before anybody is named.
+"""Finds where the first victims in order make enough room: one comparison for all nodes, before any victim is named.
 
-The line is that of `victims` at one moment: those who have left since are out of it, those who have moved since too.
+The order is the order of `victims` at one moment. PodGroups evicted or moved since then are not in it.
 """
 
 from collections import defaultdict
@@ -23,55 +23,57 @@ from app.scheduling.queues.order import PENALTIES, Contender
 from app.scheduling.queues.quota import QueueLedger
 
 PARTS = (1 / 32, 1 / 4, 1)
-"""The line is looked at as far as this, one part after the other until one is enough."""
+"""The order is read up to these parts, one after the other, until one part is enough."""
 
 Levels = NDArray[np.float64]
 Line = tuple[Numbers, Levels]
-"""PodGroups in the order in which they leave, and how full their queue is then, shape [key, group]: the last first."""
+"""PodGroups in eviction order, and how full their queue is at that point, shape [key, group]; the highest keys are
+first.
+"""
 
 Choice = Callable[[Numbers], tuple[Mask, Mask]]
-"""Tells of pods, as rows, which may leave, and which of these need other places."""
+"""Returns for pods, as rows, which may be evicted, and which of these need other places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedPlaces:
-    """Places that are looked for."""
+    """Places that are needed."""
 
     asked: Sequence[int]
-    """What one pod asks for, in the order of the rows of the stock."""
+    """The requests of one pod, in the order of the rows of the free resources."""
     count: int
-    """How many of them are missing."""
+    """How many places are missing."""
     nodes: Mask
-    """Where they may be, shape [node]."""
+    """Where the places may be, shape [node]."""
     future: Amounts
-    """Shape [resource, node]: free when everything that is leaving has left."""
+    """Shape [resource, node]: free after all releasing pods have ended."""
     slots: Sequence[int]
     """How many slots of each size there are."""
     taken: Sequence[int]
-    """How many of them one pod takes."""
+    """How many slots of each size one pod takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """Pods that may leave, by node and then in line."""
+    """Pods that may be evicted, by node and then in eviction order."""
 
     pods: Numbers
     """Shape [pod], as rows."""
     moves: Mask
-    """Shape [pod]: whether it needs another place."""
+    """Shape [pod]: whether the pod needs another place."""
     gpus: Numbers
-    """Shape [pod]: how many whole ones it holds."""
+    """Shape [pod]: how many whole GPUs the pod holds."""
     free: Amounts
-    """Shape [resource, pod]: what its node has as things are."""
+    """Shape [resource, pod]: what the pod's node has free now."""
     there: Amounts
-    """Shape [resource, pod]: what its node has when it has left, and those before it."""
+    """Shape [resource, pod]: what the pod's node has free after the pod, and the pods before it, are gone."""
     begins: Numbers
-    """Shape [node of these]."""
+    """Shape [node of these]: where the pods of each node begin."""
     part: Numbers
-    """Shape [pod]: the number of its node in `begins`."""
+    """Shape [pod]: the number of the pod's node in `begins`."""
 
     def slots(self) -> Amounts:
-        """Return how many more slots its node has then than those need that move, shape [size, pod]."""
+        """Return how many slots the node gains, less the slots that moved pods need, shape [size, pod]."""
         before, after = (np.maximum(each[GPU], 0) // GPU_MILLI // _SIZES for each in (self.free, self.there))
         needed = _sums_since(np.where(self.moves, self.gpus, 0) // _SIZES, self.begins, self.part)
         found: Amounts = after - before - needed
@@ -82,39 +84,40 @@ _SIZES = np.array(SIZES)[:, None]
 
 
 class Foremost:
-    """The order in which the pods of one moment would leave, as columns."""
+    """The order in which the pods of one moment would be evicted, as columns."""
 
     def __init__(
         self, evictable: Evictable, roster: VictimCandidates, ledger: QueueLedger, shares: Mapping[QueueName, Share]
     ) -> None:
-        """Put everybody in line."""
+        """Compute the eviction order of all PodGroups."""
         rows = evictable.rows
         self._evictable = evictable
         self.changes = evictable.changes
         self._node = rows.node
         self._gpus = rows.gpus()
         self.places = _in_line(roster, ledger, shares, evictable)
-        """Shape [group]: the place of every PodGroup in line; those that never leave are last."""
+        """Shape [group]: the position of every PodGroup in eviction order; PodGroups that are never evicted are last.
+        """
         self._place = self.places[rows.group]
         self._order = np.lexsort((self._place, rows.node))
         place = self._place[self._order]
         firsts = (self._order[place < len(self.places) * part] for part in PARTS)
         self._firsts = [(pods, rows.node[pods]) for pods in firsts]
-        # The parts of each shared GPU, those last whose pods leave last.
+        # The parts of each shared GPU, in eviction order of their pods.
         by_device = np.lexsort((self._place[rows.sharer], rows.device))
         self._sharer, self._device = rows.sharer[by_device], rows.device[by_device]
 
     def nodes(self, leaving: Mask, candidates: Mask, needed: Amounts, most: int) -> Mask:
-        """Return at most so many of the candidates, shape [node]: those where `needed` GPUs are free first.
+        """Return at most `most` of the candidates, shape [node]: those where `needed` GPUs become free first.
 
-        `leaving` are the pods that may leave, shape [pod]; `needed` has shape [node], in milli.
+        `leaving` are the pods that may be evicted, shape [pod]; `needed` has shape [node], in milli.
         """
         pods = self._order[leaving[self._order]]
         nodes, gpus = self._node[pods], self._gpus[pods]
         freed = np.cumsum(gpus)
         begins = np.flatnonzero(np.diff(nodes, prepend=-1))
         before = np.repeat((freed - gpus)[begins], np.diff(begins, append=len(pods)))
-        # Thirds of a GPU add up to a little less than one.
+        # Three thirds of a GPU add up to slightly less than one GPU.
         enough = candidates[nodes] & (freed - before >= needed[nodes] - 0.5)
         chosen, first = np.unique(nodes[enough], return_index=True)
         places = self._place[pods[enough][first]]
@@ -123,9 +126,9 @@ class Foremost:
         return found
 
     def pods(self, wanted: WantedPlaces, choice: Choice) -> Numbers:
-        """Return the first pods in line with which all the places become free, as rows; none if they never do."""
+        """Return the first pods in order that free all the places, as rows; empty if no pods do."""
         for pods, nodes in self._firsts:
-            # Whoever comes later changes nothing of what comes before.
+            # Later pods do not change the result of earlier ones.
             found = self._first_of(pods[wanted.nodes[nodes]], wanted, choice)
             if found.size:
                 break
@@ -138,7 +141,7 @@ class Foremost:
         if leaving.moves.any():
             slots = leaving.slots()
             is_short = (slots + (np.array(wanted.slots) - np.array(wanted.taken))[:, None] < 0).any(axis=0)
-            # More of them may be one too many, where they need slots themselves.
+            # Evicting more pods may be one too many, if these pods need slots themselves.
             after[is_short] = 0
         after = np.maximum.accumulate(np.maximum(after, before) + leaving.part * _MORE) - leaving.part * _MORE
         gains = np.diff(after, prepend=0)
@@ -150,7 +153,7 @@ class Foremost:
         enough = np.cumsum(gains[found]) >= wanted.count
         if not enough.any():
             return found[:0]
-        # Up to the last one on each node.
+        # Take the pods up to the last needed one on each node.
         found = found[: int(enough.argmax()) + 1]
         last = np.zeros(len(leaving.begins), dtype=np.int64)
         np.maximum.at(last, leaving.part[found], found + 1)
@@ -170,7 +173,7 @@ class Foremost:
         return _Leaving(pods, moves, gpus, free, free + _sums_since(freed, begins, part), begins, part)
 
     def _emptied(self, pods: Numbers) -> Numbers:
-        """Return of how many shared GPUs each of these is the last to leave, shape [pod of these]."""
+        """Return of how many shared GPUs each of these pods is the last to be evicted, shape [pod of these]."""
         rows, leaves = self._evictable.rows, np.zeros(len(self._evictable.rows.node), dtype=np.bool_)
         leaves[pods] = True
         going = leaves[self._sharer]
@@ -187,7 +190,7 @@ _MORE = 1 << 32
 
 
 def places(room: Amounts, asked: Sequence[int]) -> int:
-    """Return how many pods that ask for so much could sit where nodes have so much room, shape [resource, node]."""
+    """Return how many pods with these requests could fit where nodes have this room, shape [resource, node]."""
     return int(_places(room, asked).sum())
 
 
@@ -199,7 +202,7 @@ def _places(there: Amounts, asked: Sequence[int]) -> Amounts:
 
 
 def _together(found: Numbers, part: Numbers, slots: Amounts, gains: Numbers, wanted: WantedPlaces) -> list[int]:
-    """Return which of these, in this order, leave slots enough for all that move and for the pods together."""
+    """Return which of these, in this order, leave enough slots for all moved pods and for the pods together."""
     left, missing, chosen = list(wanted.slots), wanted.count, list[int]()
     known = dict[int, list[int]]()
     parts, more = part[found].tolist(), gains[found].tolist()
@@ -229,20 +232,20 @@ def _sums_since(amounts: Amounts, begins: Numbers, part: Numbers) -> Amounts:
 
 
 _KEYS, _TURN = 12, 9
-"""By so many keys queues are compared; one of them is the priority of the next PodGroup, the lowest first."""
+"""How many keys compare queues; one of them is the priority of the next PodGroup, the lowest first."""
 
 
 def _in_line(
     roster: VictimCandidates, ledger: QueueLedger, shares: Mapping[QueueName, Share], evictable: Evictable
 ) -> Numbers:
-    """Return the place in line of every running PodGroup, shape [group]; those that never leave are last."""
+    """Return the position of every running PodGroup in eviction order, shape [group]; unevictable ones are last."""
     charges, priority = evictable.charges(), evictable.priority
     lines, tree = defaultdict[QueueName, list[Line]](list), dict[QueueName, tuple[Account, ...]]()
     for name in roster.queues:
         payer = ledger.payer(name)
         if payer is not None:
             numbers, _ = roster.order(name)
-            # They leave after those of the queues below, if there are any.
+            # They are evicted after the PodGroups of the queues below, if there are any.
             levels = np.full((_KEYS, len(numbers)), -np.inf)
             levels[_TURN] = -priority[numbers]
             lines[payer].append((numbers, levels))
@@ -262,9 +265,10 @@ def _in_line(
 
 
 def _levels(contender: Contender, allocated: Sequence[int], charges: Levels, *, turn: Levels, name: int) -> Levels:
-    """Return how full a queue is before each of these leaves, as `Contender.rank` and `victims` compare it.
+    """Return how full a queue is before each eviction, as `Contender.rank` and `victims` compare it.
 
-    `turn` is the priority of each with the opposite sign, `name` the place of the queue's name among all.
+    `turn` is the priority of each PodGroup with the opposite sign; `name` is the rank of the queue's name among all
+    names.
     """
     held = np.array(allocated)[:, None] - (np.cumsum(charges, axis=1) - charges)
     fair, deserved, allocatable, divisor = (
@@ -291,7 +295,7 @@ def _levels(contender: Contender, allocated: Sequence[int], charges: Levels, *, 
 
 
 def _by_level(lines: Sequence[Line]) -> Line:
-    """Return the lines as one, those first whose queue is fullest when they are next."""
+    """Merge the orders into one: first the PodGroup whose queue is fullest at that point."""
     if not lines:
         return np.zeros(0, dtype=np.int64), np.zeros((_KEYS, 0))
     order, levels = (np.concatenate(each, axis=-1) for each in zip(*lines, strict=True))

@@ -1,7 +1,7 @@
-"""Which PodGroups borrow: their start takes their queue above its fair share, so that others may take the room back.
+"""Decides which PodGroups borrow: their start takes their queue above its fair share, so the room may be reclaimed.
 
-What is free goes first to those that do not borrow. As long as one of them finds no room, nobody borrows what it needs,
-for ten minutes at most or as long as others may keep it waiting.
+Free room goes first to PodGroups that do not borrow. While such a PodGroup finds no room, no PodGroup borrows what it
+needs. This ends after ten minutes, unless other PodGroups may keep it pending for longer.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,13 +16,13 @@ from app.scheduling.queues.accounts import quantities
 from app.scheduling.queues.reclaimable import Judgement, within
 
 MOST_OWED_S = 600.0
-"""For how long a PodGroup may be owed room that borrowers must not use: who gets none by then is helped by nobody."""
+"""How long a PodGroup may be owed room that borrowers must not use. After that, holding room back would not help."""
 
 
 def borrows(state: WhatIf, group: PodGroup) -> bool:
-    """Return whether the start of the group's next pods takes its queue, or one above it, above its fair share.
+    """Return whether the start of the group's next pods takes its queue, or a queue above it, above its fair share.
 
-    A queue may deserve more than the queue above it has: a sibling of that one would take it back.
+    A queue may deserve more than its parent queue has. Then a sibling of the parent would reclaim the excess.
     """
     account, share = state.ledger.accounts.get(group.queue), state.shares.get(group.queue)
     if account is None or share is None or group.refusal is not None:
@@ -36,9 +36,9 @@ def borrows(state: WhatIf, group: PodGroup) -> bool:
 def first_owed(
     state: WhatIf, waiting: Iterable[PodGroup], refusals: Mapping[GroupKey, Refusal], given_up: Collection[GroupKey]
 ) -> GroupKey | None:
-    """Return the first of these groups that stays within its queue's fair share and lacks nothing but room.
+    """Return the first of these groups that stays within its queue's fair share and lacks only room.
 
-    None of those that are `given_up`, for which room was kept for long.
+    Groups in `given_up` are skipped: room was already kept for them for long.
     """
     for group in waiting:
         refusal = refusals.get(group.key)
@@ -49,7 +49,7 @@ def first_owed(
 
 
 def finds_room(state: WhatIf, group: PodGroup) -> bool:
-    """Return whether the group's next pods find room now, taking nothing."""
+    """Return whether the group's next pods find room now, without evictions."""
     chunk, request = state.next_of(group)
     if not chunk or state.ledger.check(group, request) is not None:
         return False
@@ -74,17 +74,17 @@ def may_be_taken_back(state: WhatIf, group: PodGroup, owed: PodGroup) -> bool:
 
 
 def is_above_share(state: WhatIf, queue: QueueName) -> bool:
-    """Return whether a queue holds more than its fair share of anything."""
+    """Return whether a queue holds more than its fair share of any resource."""
     return not within(quantities(state.share_of(queue)), state.ledger.accounts[queue].allocated)
 
 
 def losers(state: WhatIf) -> frozenset[QueueName]:
-    """Return the queues from which the plan takes pods for good."""
+    """Return the queues that lose pods in the plan; moved pods are not lost."""
     return frozenset(each.group.queue for each in state.leaving.values() if each.seat is None)
 
 
 def refusal(group: PodGroup) -> Refusal:
-    """Return why a group does not start of whose queue pods leave for others."""
+    """Return why a group does not start while pods of its queue are evicted for other queues."""
     queue = group.queue
     sentence = (
         f"Pods of queue {queue} are evicted for other PodGroups now, so the queue gets no more than its fair share."

@@ -1,7 +1,7 @@
-"""What makes the victim searches of two PodGroups end alike: everything of the groups that the answer depends on.
+"""Computes when the victim searches of two PodGroups end alike, from everything that the result depends on.
 
-Groups whose pods are all alike, and not narrowed by anything of their own, share what is known. Any other group is like
-itself alone, as long as its tree of sub-groups, its pods and the nodes that are refused to them stay as they are.
+Groups with equal pods and without constraints of their own share what is known. Any other group is like itself only, as
+long as its tree of sub-groups, its pods and the nodes refused to them do not change.
 """
 
 from collections.abc import Hashable
@@ -15,7 +15,7 @@ from app.scheduling.queues.order import next_chunk
 
 
 def likeness_of(board: PlacementState, group: PodGroup) -> Likeness:
-    """Return it, but for the number of pods: what is known of few holds for more."""
+    """Return the likeness of a group without the number of its pods: what fails for few pods fails for more."""
     chunk = next_chunk(group)
     is_plain = chunk and group.root is None and not group.placed
     shape = board.common_shape(chunk) if is_plain else None
@@ -29,7 +29,7 @@ def likeness_of(board: PlacementState, group: PodGroup) -> Likeness:
 
 
 def _traits(pod: Pod, snapshot: Snapshot) -> Hashable:
-    """Return what decides where a pod may sit, and with which others."""
+    """Return what decides where a pod may be placed, and beside which other pods."""
     labels = None if pod.labels is None else tuple(sorted(pod.labels.items()))
     refused = frozenset(snapshot.refused.get(pod.uid, ()))
     claims = tuple((claim, snapshot.claimed.get(claim.key)) for claim in pod.claims)

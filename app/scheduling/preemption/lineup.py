@@ -1,7 +1,7 @@
-"""Which of the victims named so far are worth a try: found for all nodes by one comparison.
+"""Finds which of the named victims are worth a trial: one comparison for all nodes.
 
-Of every node is worked out what it has when the first one, two, three... of those on it have left. Bounds that err on
-the yes, but for what `noderoom` says of itself; whoever asks looks closer.
+For each node it computes what is free after the first, the first two, the first three victims on it are gone, and so
+on. The bounds may wrongly say yes, except where `noderoom` says otherwise; the caller checks more closely.
 """
 
 from collections.abc import Collection, Container, Iterator, Sequence
@@ -22,80 +22,81 @@ from app.scheduling.preemption.noderoom import NodeRoom
 from app.scheduling.preemption.victims import VictimBatch
 
 MANY = 1 << 40
-"""Without limit, in any unit."""
+"""Unlimited, in any unit."""
 
 _SIZES = np.array(SIZES)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A node that may have room when some of those named so far leave it."""
+    """A node that may have room after some of the named victims are evicted from it."""
 
     number: int
-    """Of the last chunk of them."""
+    """The number of the last of these chunks."""
     node: NodeName
     chunks: Sequence[VictimBatch]
-    """Those on this node, as far as they have not left before and may be lost, or move."""
+    """The chunks on this node that were not evicted before and that may be lost, or moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """The pods of the chunks named so far, by node and then in the order of leaving."""
+    """The pods of the named chunks, by node and then in eviction order."""
 
     chunk: Numbers
-    """Shape [pod]: the number of its chunk."""
+    """Shape [pod]: the number of the pod's chunk."""
     node: Numbers
-    """Shape [pod]: the column of its node."""
+    """Shape [pod]: the column of the pod's node."""
     shape: Numbers
-    """Shape [pod]: as `Evictable.rows` has it."""
+    """Shape [pod]: the shape's number, as in `Evictable.rows`."""
     amounts: Amounts
     """Shape [resource, pod]."""
     shares: Mask
-    """Shape [pod]: whether it has parts of GPUs."""
+    """Shape [pod]: whether the pod has parts of GPUs."""
     node_begins: Numbers
-    """Shape [node of these]."""
+    """Shape [node of these]: where the pods of each node begin."""
     at_node: Numbers
-    """Shape [pod]: the number of its node in `node_begins`."""
+    """Shape [pod]: the number of the pod's node in `node_begins`."""
     run_begins: Numbers
-    """Shape [run]: pods of one chunk on one node are a run."""
+    """Shape [run]: where each run begins. The pods of one chunk on one node are a run."""
     run: Numbers
-    """Shape [pod]: the number of its run."""
+    """Shape [pod]: the number of the pod's run."""
     is_last: Mask
-    """Shape [pod]: whether it is the last of its run."""
+    """Shape [pod]: whether the pod is the last of its run."""
     may_be_lost: Mask
-    """Shape [pod]: whether it need not find another place."""
+    """Shape [pod]: whether the pod may be lost, so that it needs no other place."""
     unlike: Mask
     """Shape [pod]: whether the pods of its chunk differ."""
     is_elsewhere: Mask
-    """Shape [pod]: whether its chunk is on other nodes as well."""
+    """Shape [pod]: whether its chunk has pods on other nodes as well."""
     moved: Amounts
-    """Shape [size, pod]: slots that the pods of its chunk need, for the last of a run; 0 where they may be lost."""
+    """Shape [size, pod]: how many slots the pods of the chunk need, at the last pod of a run; 0 where they may be lost.
+    """
     is_open: Mask
-    """Shape [pod]: whether it is not known what its chunk leaves on other nodes, for the last of a run."""
+    """Shape [pod]: whether it is unknown what the chunk frees on other nodes, at the last pod of a run."""
     here: Numbers
-    """Shape [pair]: the last pod of a run, for each other node of its chunk; by both nodes and the order of leaving."""
+    """Shape [pair]: the last pod of a run, for each other node of its chunk; by both nodes and eviction order."""
     there: Numbers
-    """Shape [pair]: the last pod of the run on that other node."""
+    """Shape [pair]: the last pod of the chunk's run on that other node."""
     leaves: Amounts
-    """Shape [pair]: how many milli-GPUs the chunk leaves there."""
+    """Shape [pair]: how many milli-GPUs the chunk frees on that other node."""
     pair_begins: Numbers
-    """Shape [pair of nodes]."""
+    """Shape [pair of nodes]: where the pairs of two nodes begin."""
     at_pair: Numbers
     """Shape [pair]: the number of its two nodes in `pair_begins`."""
     sharer: Numbers
-    """Shape [part]: which of the pods has a part of a GPU; `MANY` for one that is not among them."""
+    """Shape [part]: which of the pods has a part of a GPU; `MANY` for a pod that is not among them."""
     device_begins: Numbers
-    """Shape [device]: the parts of one GPU follow one another."""
+    """Shape [device]: where the parts of each GPU begin; the parts of one GPU are adjacent."""
 
 
 class Lineup:
-    """The victims of one search in their order; `extend` alone changes it."""
+    """The victims of one search in their order. Only `extend` changes it."""
 
     work = 1
-    """What it takes to walk over one of them, in the unit of a budget."""
+    """The work of walking over one victim, in the unit of a budget."""
 
     def __init__(self, evictable: Evictable, losing: Container[QueueName]) -> None:
-        """Name nobody yet; `losing` are the queues that may lose pods for good."""
+        """Name no victim yet; `losing` are the queues that may lose pods."""
         self._evictable = evictable
         self._losing = losing
         self.count = 0
@@ -103,34 +104,35 @@ class Lineup:
         self._columns: _Columns | None = None
 
     def extend(self) -> bool:
-        """Name more of them; return whether there were any."""
+        """Name more chunks; return whether there were any."""
         raise NotImplementedError
 
     def chunk(self, number: int) -> VictimBatch:
-        """Return one of those named so far."""
+        """Return one of the chunks named so far."""
         raise NotImplementedError
 
     def number(self, chunk: VictimBatch) -> int:
-        """Return the number of one of those named so far."""
+        """Return the number of one of the chunks named so far."""
         raise NotImplementedError
 
     def up_to(self, chunks: Sequence[VictimBatch]) -> int:
-        """Name more until all of these have been named; return how many have been up to the last of them."""
+        """Name chunks until all of these have been named; return how many were named up to the last of these."""
         raise NotImplementedError
 
     def with_spare(self, chunks: Sequence[VictimBatch], taken: Collection[int]) -> list[VictimBatch]:
-        """Add to a gang that leaves as a whole what it had beyond its minimum elsewhere: that cannot run on alone."""
+        """For a gang that is evicted as a whole, add its chunks elsewhere beyond its minimum: they cannot run alone."""
         raise NotImplementedError
 
     def _named(self) -> tuple[Numbers, Numbers, Mask]:
-        """Return the rows of the pods, the chunk of each, and of every chunk three facts, shape [chunk, fact].
+        """Return the rows of the pods, the chunk of each, and three facts for every chunk, shape [chunk, fact].
 
-        Whether it may be lost, its pods differ, others of its PodGroup leave before.
+        The facts: whether the chunk may be lost, whether its pods differ, whether other chunks of its PodGroup are
+        before it.
         """
         raise NotImplementedError
 
     def at(self, number: int) -> VictimBatch | None:
-        """Return the chunk of this number, named now if need be; None when there are not so many."""
+        """Return the chunk with this number, and name it if necessary; None if there are not so many."""
         while number >= self.count:
             if not self.extend():
                 return None
@@ -139,9 +141,9 @@ class Lineup:
     def spots(
         self, room: NodeRoom, pods: Sequence[Pod], slots: Slots, taken: Collection[VictimBatch], begin: int
     ) -> Iterator[Spot]:
-        """Yield where one of the pods might sit when some of those named leave, the first to leave first.
+        """Yield the nodes where one of the pods might fit after some named chunks are evicted, in eviction order.
 
-        `taken` are the chunks that have left before. Those named before the number `begin` do not suffice.
+        `taken` are the chunks that were evicted before. The chunks with numbers below `begin` are known not to suffice.
         """
         columns = self._columns
         if columns is None:
@@ -194,7 +196,8 @@ class Lineup:
         is_elsewhere = np.bincount(chunk)[chunk] > np.bincount(run)[run]
         gpus = amounts[GPU] // GPU_MILLI
         moved = np.where(may_be_lost, 0, gpus // _SIZES)
-        # What becomes free elsewhere with spare pods, on many nodes, or when all leave that share a GPU, is not known.
+        # Unknown: what becomes free elsewhere with spare pods, on many nodes, or when all pods of a shared GPU are
+        # evicted.
         is_wide = np.bincount(chunk[is_last])[chunk] > MOST_NODES
         is_open = has_spare | (is_elsewhere & (is_wide | (_sums(shares[None], chunk)[0] > 0)))
         sharer, device_begins = self._parts(row)
@@ -230,7 +233,7 @@ class Lineup:
         )
 
     def _parts(self, row: Numbers) -> tuple[Numbers, Numbers]:
-        """Return who has parts of the GPUs of which these rows have any, and where the parts of each GPU begin."""
+        """Return which pods share GPUs with these rows (and the rows themselves), and where each GPU's parts begin."""
         rows = self._evictable.rows
         places = np.full(len(rows.node), MANY)
         places[row] = np.arange(len(row))
@@ -244,13 +247,13 @@ class Lineup:
 
 
 class _Prefixes:
-    """What becomes of each node when those that may leave it have left, up to one after the other of the columns."""
+    """What each node has free after its evictable pods are evicted, up to each position in the columns."""
 
     def __init__(self, columns: _Columns, room: NodeRoom, free: Mask, leaving: Mask) -> None:
-        """`free` are the pods that have not left before, `leaving` those of them that may, shape [pod]."""
+        """`free` are the pods not evicted before; `leaving` are those of them that may be evicted, shape [pod]."""
         self._columns, self._room, self._leaving = columns, room, leaving
         self._future = room.stock.future[:, columns.node]
-        # How many GPUs are whole again.
+        # How many GPUs become whole.
         self._whole_before = np.zeros(len(leaving), dtype=np.int64)
         self._leaves_parts = np.zeros(len(leaving), dtype=np.bool_)
         for column, amounts, whole, leaves_parts in room.kept():
@@ -262,12 +265,12 @@ class _Prefixes:
         self._whole = self._whole_before + emptied
 
     def have_room(self, found: Numbers) -> Mask:
-        """Return at which of these one of the pods may sit on the node."""
+        """Return at which of these positions one of the pods may fit on the node."""
         columns, room = self._columns, self._room
         there = self._future[:, found] + self._freed[:, found]
         there[GPU] += GPU_MILLI * self._whole[found]
         fits: Mask = np.logical_or.reduce([fit.room(asked, there) for asked in room.asked])
-        # What becomes free with these is known to the board alone.
+        # Only the board can compute what becomes free with these pods.
         unknown = (columns.shape == 0) | (columns.shares & room.asks_for_part)
         fits |= self._leaves_parts[found] | (self._summed(unknown)[found] > 0)
         if room.open is not None:
@@ -275,7 +278,7 @@ class _Prefixes:
         return fits
 
     def have_slots(self, found: Numbers, left: Sequence[int]) -> Mask:
-        """Return at which of these those that need places may find slots; `left` are those there are, for each size."""
+        """Return at which positions the pods that need places may find slots; `left` counts the slots of each size."""
         future, freed = self._future[GPU, found], self._freed[GPU, found]
         before = np.maximum(future, 0) // GPU_MILLI + self._whole_before[found]
         after = np.maximum(future + freed, 0) // GPU_MILLI + self._whole[found]
@@ -285,7 +288,7 @@ class _Prefixes:
         return suffice
 
     def _gained(self) -> Amounts:
-        """Return how many slots each chunk leaves on other nodes, shape [size, pod], for the last of a run."""
+        """Return how many slots each chunk frees on other nodes, shape [size, pod], at the last pod of a run."""
         columns = self._columns
         leaves = np.where(self._leaving[columns.here], columns.leaves, 0)
         with_it = _sums_since(leaves, columns.pair_begins, columns.at_pair)
@@ -297,15 +300,15 @@ class _Prefixes:
         return np.array(gained).astype(np.int64) + MANY * columns.is_open
 
     def _summed(self, amounts: Amounts | Mask) -> Amounts:
-        """Return the sums of what is said of those that leave, shape [..., pod]."""
+        """Return the sums of the values of evicted pods, shape [..., pod]."""
         return self._sums(np.where(self._leaving, amounts, 0))
 
     def _sums(self, amounts: Amounts) -> Amounts:
-        """Return the sums over the pods of the same node up to each, shape [..., pod]."""
+        """Return the sums over the pods of the same node up to each pod, shape [..., pod]."""
         return _sums_since(amounts, self._columns.node_begins, self._columns.at_node)
 
     def _last_of_devices(self, free: Mask) -> Numbers:
-        """Return of each GPU that is whole again when those that share it leave who is the last of them."""
+        """Return, for each GPU that becomes whole when all its pods are evicted, the last of these pods."""
         sharer = self._columns.sharer
         if not sharer.size:
             return sharer
@@ -318,7 +321,7 @@ class _Prefixes:
 
 
 def _sums_since(amounts: Amounts, begins: Numbers, part: Numbers) -> Amounts:
-    """Return the sums since the part began, where the parts that follow one another begin there."""
+    """Return the sums since the part began; `begins` says where each part begins."""
     sums = np.cumsum(amounts, axis=-1)
     before = (sums - amounts)[..., begins]
     found: Amounts = sums - before[..., part]
@@ -326,5 +329,5 @@ def _sums_since(amounts: Amounts, begins: Numbers, part: Numbers) -> Amounts:
 
 
 def _sums(amounts: Amounts | Mask, index: Numbers) -> Amounts:
-    """Return, for each pod, the sums over those of the same index, shape [..., pod]."""
+    """Return, for each pod, the sums over all pods with the same index, shape [..., pod]."""
     return np.array([np.bincount(index, weights=each)[index] for each in amounts]).astype(np.int64)

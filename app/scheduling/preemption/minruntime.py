@@ -1,7 +1,7 @@
-"""How long a running PodGroup is safe from those who want its room: until it has run for its queue's min-runtime.
+"""Computes how long a running PodGroup is safe from eviction: until it has run for its queue's min-runtime.
 
 Rules: KAI v0.13 (minruntime plugin). Preemption looks at the victim's queue, then up its ancestors. Reclaim does the
-same (`queue`), or begins at the victim's ancestor just below where its line and the reclaimer's part (`lca`).
+same (`queue`), or begins at the victim's ancestor just below the lowest common ancestor with the reclaimer (`lca`).
 """
 
 from collections import Counter
@@ -17,19 +17,19 @@ from app.settings import ResolveMethod
 
 
 class MinRuntimeDefaults(Protocol):
-    """What holds for queues that say nothing, nor their ancestors; a planner's policy is one."""
+    """Defaults for queues without a min-runtime, if their ancestors have none either; a policy provides them."""
 
     @property
     def preempt_min_runtime_s(self) -> float:
-        """Safe from preemption inside the queue."""
+        """How long a PodGroup is safe from preemption inside its queue."""
 
     @property
     def reclaim_min_runtime_s(self) -> float:
-        """Safe from being reclaimed by other queues."""
+        """How long a PodGroup is safe from reclaim by other queues."""
 
     @property
     def consolidate_min_runtime_s(self) -> float:
-        """Safe from being moved; no queue says otherwise."""
+        """How long a PodGroup is safe from being moved; queues cannot override it."""
 
 
 class Protection:
@@ -47,7 +47,7 @@ class Protection:
         self._defaults = defaults
         self._now = now
         self._method = method
-        # Written by the two lookups alone: queues are few, pairs of PodGroups many.
+        # Only the two lookups write these: there are few queues, but many pairs of PodGroups.
         self._preempt_s: dict[QueueName, float] = {}
         self._reclaim_s: dict[tuple[QueueName, QueueName], float] = {}
 
@@ -60,18 +60,18 @@ class Protection:
         return self._safety(victim, self.reclaim_s(group.queue, victim.queue))
 
     def from_consolidate(self, _group: PodGroup, victim: PodGroup) -> Safety:
-        """Return how far the victim is safe from being moved, whoever wants its room."""
+        """Return how far the victim is safe from being moved, for any group."""
         return self._safety(victim, self._defaults.consolidate_min_runtime_s)
 
     def preempt_s(self, victim: QueueName) -> float:
-        """Return for how long what runs in this queue is safe from preemption."""
+        """Return how long running PodGroups of this queue are safe from preemption."""
         if victim not in self._preempt_s:
             stated = (self._queues[name].preempt_min_runtime_s for name in line(self._queues, victim).names)
             self._preempt_s[victim] = _first(stated, self._defaults.preempt_min_runtime_s)
         return self._preempt_s[victim]
 
     def reclaim_s(self, reclaimer: QueueName, victim: QueueName) -> float:
-        """Return for how long what runs in the victim's queue is safe from the reclaimer's."""
+        """Return how long running PodGroups of the victim's queue are safe from the reclaimer's queue."""
         pair = (reclaimer, victim)
         if pair not in self._reclaim_s:
             names = self._asked(reclaimer, victim)
@@ -80,13 +80,13 @@ class Protection:
         return self._reclaim_s[pair]
 
     def _asked(self, reclaimer: QueueName, victim: QueueName) -> Sequence[QueueName]:
-        """Return the queues whose word counts, the first that says something."""
+        """Return the queues that are consulted, in order; the first with a value decides."""
         names = line(self._queues, victim).names
         if self._method is ResolveMethod.QUEUE:
             return names
         shared = set(line(self._queues, reclaimer).names)
         above = sum(name in shared for name in names)
-        # The last that is not an ancestor of both; a line that has no such queue begins at its own end.
+        # The last queue that is not an ancestor of both; if there is none, the line begins at its own end.
         return names[max(0, len(names) - above - 1) :]
 
     def _safety(self, victim: PodGroup, min_runtime_s: float) -> Safety:
@@ -96,7 +96,7 @@ class Protection:
 
 
 def runtimes(queues: Iterable[Queue], defaults: MinRuntimeDefaults) -> tuple[float, ...]:
-    """Return every min-runtime that may protect somebody, each once."""
+    """Return every min-runtime that may protect a PodGroup, each once."""
     stated = ((queue.preempt_min_runtime_s, queue.reclaim_min_runtime_s) for queue in queues)
     every = (*(each for pair in stated for each in pair if each), *_of(defaults))
     return tuple(dict.fromkeys(every))
@@ -107,7 +107,7 @@ def _of(defaults: MinRuntimeDefaults) -> tuple[float, ...]:
 
 
 def is_elastic(group: PodGroup) -> bool:
-    """Return whether the group has more pods than it needs in some pod set, running or waiting."""
+    """Return whether the group has more pods, running or pending, than some pod set needs."""
     there = Counter(group.held()) + Counter(group.pod_set(pod) for pod in group.pending)
     return any(there[leaf.name] > leaf.min_member for leaf in group.tree.leaves())
 

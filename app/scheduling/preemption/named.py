@@ -1,4 +1,4 @@
-"""The victims of one search: PodGroups that leave as a whole all at once, others one by one."""
+"""Names the victims of one search: all at once if the PodGroups are evicted as a whole, else one by one."""
 
 from collections.abc import Collection, Container, Sequence
 from functools import cached_property
@@ -15,16 +15,16 @@ from app.scheduling.preemption.lineup import Lineup
 from app.scheduling.preemption.victims import VictimBatch, VictimCandidates, Victims
 
 FIRST = 128
-"""So many chunks are named at first, and as many again as are known whenever those are not enough."""
+"""How many chunks are named at first; each time these are not enough, the number doubles."""
 
 
 class OneByOne(Lineup):
-    """Those of PodGroups of which single pods may leave, too: some more each time when those before are too few."""
+    """Chunks of PodGroups that may also lose single pods. More chunks are named when the earlier ones are too few."""
 
     work = NAMED
 
     def __init__(self, victims: Victims, evictable: Evictable, losing: Container[QueueName]) -> None:
-        """Name nobody yet; `losing` are the queues that may lose pods for good."""
+        """Name no chunk yet; `losing` are the queues that may lose pods."""
         super().__init__(evictable, losing)
         self._victims = victims
         self._chunks: list[VictimBatch] = []
@@ -35,7 +35,7 @@ class OneByOne(Lineup):
         self._rows: list[tuple[Numbers, Numbers]] = []
 
     def extend(self) -> bool:
-        """Name more of them; return whether there were any."""
+        """Name more chunks; return whether there were any."""
         known = self.count
         new = list(islice(iter(self._victims.pop, None), max(FIRST, known)))
         row, number = self._evictable.rows_of(new)
@@ -47,7 +47,8 @@ class OneByOne(Lineup):
 
     def _add(self, chunk: VictimBatch) -> None:
         together = self._by_group.setdefault(chunk.group.key, [])
-        # Who leaves as a whole is the last of its PodGroup: all that it had beyond its minimum has been named before.
+        # A chunk that is evicted as a whole is the last of its PodGroup: all chunks beyond its minimum are named before
+        # it.
         has_spare = bool(together) and _is_whole(chunk)
         together.append(chunk)
         self._facts.append((chunk.group.queue in self._losing, not chunk.is_alike, has_spare))
@@ -55,21 +56,21 @@ class OneByOne(Lineup):
         self._chunks.append(chunk)
 
     def chunk(self, number: int) -> VictimBatch:
-        """Return one of those named so far."""
+        """Return one of the chunks named so far."""
         return self._chunks[number]
 
     def number(self, chunk: VictimBatch) -> int:
-        """Return the number of one of those named so far."""
+        """Return the number of one of the chunks named so far."""
         return self._numbers[id(chunk)]
 
     def up_to(self, chunks: Sequence[VictimBatch]) -> int:
-        """Name more until all of these have been named; return how many have been up to the last of them."""
+        """Name chunks until all of these have been named; return how many were named up to the last of these."""
         while any(id(chunk) not in self._numbers for chunk in chunks) and self.extend():
             pass
         return 1 + max((self._numbers.get(id(chunk), -1) for chunk in chunks), default=-1)
 
     def with_spare(self, chunks: Sequence[VictimBatch], taken: Collection[int]) -> list[VictimBatch]:
-        """Add to a gang that leaves as a whole what it had beyond its minimum elsewhere: that cannot run on alone."""
+        """For a gang that is evicted as a whole, add its chunks elsewhere beyond its minimum: they cannot run alone."""
         found: dict[int, VictimBatch] = {}
         for chunk in chunks:
             together = self._by_group[chunk.group.key] if _is_whole(chunk) else [chunk]
@@ -82,35 +83,35 @@ class OneByOne(Lineup):
 
 
 class AtOnce(Lineup):
-    """PodGroups that leave as a whole, all of them: a chunk is made when somebody looks at it."""
+    """PodGroups that are evicted as a whole, all of them named: a chunk is built when it is first read."""
 
     def __init__(
         self, groups: Numbers, evictable: Evictable, roster: VictimCandidates, losing: Container[QueueName]
     ) -> None:
-        """Line up PodGroups by their numbers, the first to leave first."""
+        """Order PodGroups, given by their numbers; the first is evicted first."""
         super().__init__(evictable, losing)
         self.count = len(groups)
         self._groups = groups
         self._roster = roster
 
     def extend(self) -> bool:
-        """Return that there are no others."""
+        """Return False: all chunks are already named."""
         return False
 
     def chunk(self, number: int) -> VictimBatch:
-        """Return one of them."""
+        """Return one of the chunks."""
         return self._roster.first_chunk(self._evictable.group(self._groups.item(number)))
 
     def number(self, chunk: VictimBatch) -> int:
-        """Return the number of one of them."""
+        """Return the number of one of the chunks."""
         return self._place.item(self._evictable.ids[chunk.group.key])
 
     def up_to(self, chunks: Sequence[VictimBatch]) -> int:
-        """Return how many there are up to the last of these."""
+        """Return how many chunks there are up to the last of these."""
         return 1 + max(map(self.number, chunks), default=-1)
 
     def with_spare(self, chunks: Sequence[VictimBatch], taken: Collection[int]) -> list[VictimBatch]:
-        """Return the same ones: these PodGroups have nothing beyond their minimum."""
+        """Return the same chunks: these PodGroups have no pods beyond their minimum."""
         return [chunk for chunk in chunks if id(chunk) not in taken]
 
     @cached_property

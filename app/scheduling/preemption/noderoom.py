@@ -1,7 +1,7 @@
-"""What becomes of one node when somebody leaves it: whether there may be room, and who cannot come back.
+"""Computes the state of one node after evictions: whether there may be room, and which victims cannot return.
 
-Bounds that err on the no in two rare cases: pods of a gang that have found room are taken to stay where they are, and a
-pod is taken not to move to the place that a pod of another PodGroup leaves on another node.
+The bounds wrongly say no in two rare cases. Pods of a gang that have found room are assumed to stay there. A pod is
+assumed not to move to the place that a pod of another PodGroup leaves on another node.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,40 +19,40 @@ from app.scheduling.preemption.whatif import WhatIf
 
 
 class NodeRoom:
-    """Asked for one step of a search: for these pods of a group, in this state, whose `again` leave as well."""
+    """Answers for one step of a search: for these pods of a group, in this state, with `again` evicted as well."""
 
     def __init__(self, base: WhatIf, group: PodGroup, pods: Sequence[Pod], again: Sequence[VictimBatch]) -> None:
         self._board = base.board
         self._evictable = base.evictable
         self.stock = base.board.stock
-        # Where quota is in the way, it helps that somebody leaves, whatever there is room for.
+        # Where quota is the obstacle, an eviction helps wherever it is.
         is_over = base.ledger.check(group, base.most_request(pods)) is not None
-        # And somebody on one node may be what keeps a pod away from all others of a domain.
+        # A pod on one node may also keep a pod away from all other nodes of a domain.
         is_near = any(pod.near or pod.labels is not None for pod in pods)
         self.is_moot = is_over or is_near
-        """Whether it may help that somebody leaves wherever that is."""
+        """Whether an eviction may help wherever it is."""
         asked = {tuple(amounts) for pod in pods if (amounts := self.stock.amounts(pod)) is not None}
         self.asked = list(asked)
-        """What pods ask for, each once."""
+        """The distinct requests of the pods."""
         self.asks_for_part = any(pod.sharing is not None for pod in pods)
-        # Who has left before may sit down where somebody else leaves, and make room elsewhere.
-        # What a victim has claimed is free for others anywhere.
+        # Pods evicted before may move to the place of another victim, and make room elsewhere. A device that a victim
+        # has claimed is free for other pods on any node.
         is_bound = not again and not any(pod.claims for pod in pods)
         self.open: Mask | None = self._board.open_to_any(pods) if is_bound else None
-        """The nodes where somebody has to leave, shape [node]; None where that may help elsewhere."""
+        """The nodes where an eviction is necessary, shape [node]; None where evictions elsewhere may help."""
         self.again = again
-        """Who leaves as well."""
+        """The chunks that are evicted as well."""
         self._kept: dict[NodeName, list[VictimBatch]] = {}
         for chunk in again:
             for node in dict.fromkeys(one.node for one in chunk.placed):
                 self._kept.setdefault(node, []).append(chunk)
-        # Whether there is room for a shape somewhere as things are.
+        # Whether there is room somewhere for a shape now.
         self._has_place: dict[Shape, bool] = {}
 
     def kept(self) -> Iterator[tuple[int, Sequence[int], int, bool]]:
-        """Yield the nodes that those leave who leave as well: the column, and what it has then, a number each.
+        """Yield the nodes of the chunks in `again`: the column, and what the node has free then for each resource.
 
-        Then how many of its GPUs are whole again, and whether parts of GPUs, or claims, become free.
+        Then how many of the node's GPUs become whole, and whether parts of GPUs, or claims, become free.
         """
         for node in self._kept:
             column = self.stock.column(node)
@@ -62,7 +62,7 @@ class NodeRoom:
                 yield column, self._amounts(column, leaving), self.stock.devices.whole_without(leaving, column), is_open
 
     def may_do(self, node: NodeName, chunks: Sequence[VictimBatch]) -> bool:
-        """Return whether one of the pods might sit on the node when these have left."""
+        """Return whether one of the pods might fit on the node after these chunks are evicted."""
         column = self._board.snapshot.nodes.index.get(node)
         if column is None:
             return False
@@ -72,12 +72,12 @@ class NodeRoom:
             return False
         leaving = self._leaving(node, chunks)
         if any(one.pod.claims or (one.pod.sharing is not None and self.asks_for_part) for one in leaving):
-            return True  # what becomes free with them is known to the board alone
+            return True  # only the board can compute what becomes free with these pods
         room = self._room(column, leaving)
         return any(fit.suffices(asked, room) for asked in self.asked)
 
     def lost(self, node: NodeName, chunks: Sequence[VictimBatch]) -> Sequence[VictimBatch]:
-        """Return those of the chunks that surely find no place again when one of the pods sits on the node."""
+        """Return the chunks that certainly find no place again when one of the pods is placed on the node."""
         column = self._board.snapshot.nodes.index.get(node)
         if column is None or self.is_moot or self.asks_for_part or len(self.asked) != 1:
             return ()
@@ -104,11 +104,11 @@ class NodeRoom:
 
     @cached_property
     def repackable(self) -> Mask:
-        """Return the nodes where parts of GPUs may find room between others, shape [node]."""
+        """Return the nodes where parts of GPUs may find room between other parts, shape [node]."""
         return self._evictable.repackable(self.stock)
 
     def finds_place(self, pod: Pod) -> bool:
-        """Return whether there may be room for a pod elsewhere; also where others have left before."""
+        """Return whether there may be room for a pod elsewhere, including nodes that victims left before."""
         shape = shape_of(pod)
         found = self._has_place.get(shape)
         if found is None:
@@ -124,7 +124,7 @@ class NodeRoom:
         return any(self._fits(pod, left) for left in lefts)
 
     def _left(self, column: int, leaving: Sequence[Placed]) -> list[int]:
-        """Return what is left of the node when these have left and the smallest of the pods sits there."""
+        """Return what is left of the node after these pods are evicted and the smallest of the pods is placed there."""
         least = [min(each) for each in zip(*self.asked, strict=True)]
         return [there - asked for there, asked in zip(self._room(column, leaving), least, strict=True)]
 
@@ -132,13 +132,13 @@ class NodeRoom:
         return [one for chunk in (*self._kept.get(node, ()), *chunks) for one in chunk.placed if one.node == node]
 
     def _room(self, column: int, leaving: Sequence[Placed]) -> list[int]:
-        """Return what the node has when these have left it, a number for each resource."""
+        """Return what the node has free after these pods are evicted, a number for each resource."""
         room = self._amounts(column, leaving)
         room[GPU] += GPU_MILLI * self.stock.devices.whole_without(leaving, column)
         return room
 
     def _amounts(self, column: int, leaving: Sequence[Placed]) -> list[int]:
-        """Return the same without GPUs that are whole again."""
+        """Return the same without GPUs that become whole."""
         room: list[int] = self.stock.future[:, column].tolist()
         for one in leaving:
             for row, amount in enumerate(self.stock.amounts(one.pod) or ()):

@@ -1,8 +1,8 @@
-"""How long a PodGroup waits for what its queue is owed before running pods lose their work for it.
+"""Computes how long a PodGroup waits for its queue's share before running pods lose their work for it.
 
-In a full cluster something ends every few seconds, and often in time. So a PodGroup has to wait until the GPU-seconds
-that it has been owed are as many as the victims have worked for, or for `patience_s`. What is lost to evictions is then
-no more than what was waited for. A queue below what it deserves does not wait.
+In a full cluster pods end every few seconds, and often in time. So a PodGroup waits until the GPU-seconds that it has
+been owed are as many as the victims have worked for, or for `patience_s`. So evictions never lose more work than the
+PodGroup has waited for. A PodGroup of a queue that holds less than it deserves does not wait.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,24 +19,24 @@ from app.scheduling.queues.accounts import Quantities, quantities
 from app.scheduling.queues.reclaimable import within
 
 FIRST_S = 5.0
-"""After so long a PodGroup whose victims were too dear asks again, then each time after twice as long."""
+"""After this time a PodGroup with too expensive victims is searched again, then each time after twice as long."""
 
 
 @dataclass(slots=True)
 class Patience:
-    """Answers for one plan, made at `now` (seconds since the epoch). `may_lose` notes when to ask again."""
+    """Answers for one plan, made at `now` (seconds since the epoch). `may_lose` records when to search again."""
 
     patience_s: float
     now: float
     since: Mapping[GroupKey, float] = field(default_factory=dict)
-    """Seconds since the epoch: since when PodGroups wait that others may leave for."""
+    """Since when each PodGroup is pending for which pods may be evicted, in seconds since the epoch."""
     asks_again_at: float = field(default=inf, init=False)
-    """When the next PodGroup may find victims that were too dear now."""
+    """When the next PodGroup may find victims that are too expensive now."""
     too_dear: set[GroupKey] = field(default_factory=set, init=False)
-    """PodGroups for which others would have to leave, if these lost no more work than was waited for."""
+    """PodGroups for which pods would be evicted if the lost work were not more than they have waited for."""
 
     def may_lose(self, state: WhatIf, group: PodGroup, pods: Quantities, chunks: Iterable[VictimBatch]) -> bool:
-        """Return whether the group has waited for long enough that these lose their places, or are moved."""
+        """Return whether the group has waited long enough for these chunks to be evicted or moved."""
         waited_s = self.now - self.since.get(group.key, self.now)
         if self.patience_s <= waited_s or _is_deserved(state, group, pods):
             return True
@@ -49,9 +49,9 @@ class Patience:
         return False
 
     def agrees(self, group: PodGroup, is_fair: Callable[[], bool], *, may_lose: bool) -> bool:
-        """Return whether victims leave for the group; `may_lose` is what was answered for them.
+        """Return whether pods are evicted for the group; `may_lose` is the earlier answer for these victims.
 
-        A group that only has to wait for longer is noted.
+        A group that only has to wait for longer is recorded in `too_dear`.
         """
         if may_lose:
             return is_fair()
@@ -60,7 +60,7 @@ class Patience:
         return False
 
     def _worked(self, state: WhatIf, group: PodGroup, placed: Sequence[Placed], axis: int) -> float:
-        """Return the work that is lost when these leave: an amount times seconds."""
+        """Return the work that is lost when these pods are evicted: an amount times seconds."""
         if group.started_at is None:
             return 0.0
         return (self.now - group.started_at) * sum(quantities(charge_at(state.snapshot, one))[axis] for one in placed)

@@ -1,4 +1,7 @@
-"""What is free at most when pods leave, and which pods leave first: asked of a plan in columns, never of its copies."""
+"""Computes, in columns, what evictions free at most and which pods are evicted first.
+
+Call the functions on a plan, not on its copies.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,20 +21,20 @@ from app.scheduling.preemption.foremost import Foremost, WantedPlaces, places
 from app.scheduling.preemption.whatif import WhatIf
 
 FEW = 1000
-"""For every so many running PodGroups the line of victims may be one change out of date where it is only a hint."""
+"""For every so many running PodGroups, the eviction order may be one change out of date where it is only a hint."""
 
 _NOWHERE: Mask = np.zeros(1, dtype=np.bool_)
 
 
 def may_suffice(state: WhatIf, pods: Sequence[Pod]) -> bool:
-    """Return whether the pods might find places if everybody left who may ever have to; False is certain."""
+    """Return whether the pods might find places if all evictable pods were gone; False is certain."""
     return bound.may_suffice(state.board, pods, most(state))
 
 
 def most(state: WhatIf, *scopes: Scope) -> Amounts:
-    """Return what is free when everybody of these scopes has left, at most, shape [resource, node].
+    """Return an upper bound of what is free when all pods of these scopes are gone, shape [resource, node].
 
-    Everybody who may ever have to leave, if there are none. Not to be asked of a copy, nor to be written.
+    Without scopes, all evictable pods count. Do not call this on a copy, and do not write to the result.
     """
     scopes, stock = scopes or (EVERYBODY,), state.board.stock
     now, (seen, known) = (stock, stock.changes), state.prospects.most
@@ -47,15 +50,15 @@ def most(state: WhatIf, *scopes: Scope) -> Amounts:
 
 
 def foremost(state: WhatIf, scopes: Sequence[Scope], candidates: Mask, needed: Amounts, most: int) -> Mask:
-    """Return those of the candidates where so many GPUs are free first when pods of these scopes leave."""
+    """Return the candidates where so many GPUs become free first when pods of these scopes are evicted."""
     leaving = state.evictable.leaving(scopes, state.board.stock, _placeable(state))
     return _line(state).nodes(leaving, candidates, needed, most)
 
 
 def first_victims(state: WhatIf, scopes: Sequence[Scope], pods: Sequence[Pod], nodes: Mask) -> list[PodGroup] | None:
-    """Return the PodGroups of the first pods in line with which there may be room for all these, which are alike.
+    """Return the PodGroups of the first victims in order that may make room for all these pods, which are alike.
 
-    None when there never is on these nodes.
+    The result is None if no victims on these nodes make enough room.
     """
     stock = state.board.stock
     asked = stock.taken(pods[0])
@@ -75,7 +78,7 @@ def first_victims(state: WhatIf, scopes: Sequence[Scope], pods: Sequence[Pod], n
 
 
 def in_line(state: WhatIf, groups: Mask) -> Numbers:
-    """Return the numbers of these PodGroups, the first to leave first."""
+    """Return the numbers of these PodGroups in eviction order."""
     found = np.flatnonzero(groups)
     return found[np.argsort(_line(state).places[found], kind="stable")]
 
@@ -88,7 +91,7 @@ def _line(state: WhatIf) -> Foremost:
 
 
 def _placeable(state: WhatIf) -> Mask:
-    """Return for which shapes of pods that run there is room somewhere, shape [shape]."""
+    """Return for which shapes of running pods there is room somewhere, shape [shape]."""
     examples, (seen, known), stock = state.evictable.examples, state.prospects.places, state.board.stock
     if known is None or seen != (stock, stock.changes) or len(known) != len(examples) + 1:
         found = (state.board.find(pod, timing=Timing.LATER) is not None for pod in examples)

@@ -1,8 +1,8 @@
-"""Who need not leave after all for pods that are all alike: counted node by node, before anybody is placed again.
+"""Decides which victims may stay, for equal pending pods: counted node by node, without placing the pods again.
 
-A node takes as many of the pods as fit into what it has left. A victim may stay where its own place is free and the
-places of all nodes still suffice, perhaps because another pod leaves instead. A shared GPU is taken to be lost to the
-pods with each of its parts that stays, so the count may spare too few.
+A node takes as many of the pods as fit into its remaining room. A victim may stay if its own place is free and the
+places of all nodes still suffice, perhaps because another pod is evicted instead. Each part of a shared GPU that stays
+is assumed to block the GPU for the pods, so the count may spare too few victims.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,28 +19,29 @@ from app.scheduling.preemption.victims import VictimBatch, charge_at
 from app.scheduling.preemption.whatif import WhatIf
 
 MOST_ASKED = 64
-"""So many victims are asked at most whether they may stay when another one leaves instead."""
+"""How many victims are checked at most for staying while another pod is evicted instead."""
 
 MOST_OTHERS = 16
-"""So many others are looked at, of whom one might leave instead of several of the victims; few are tried."""
+"""How many other chunks are considered that might be evicted instead of several victims; few are tried."""
 
 
 def spared(found: WhatIf, pods: Sequence[Pod], lost: Iterable[VictimBatch]) -> Sequence[VictimBatch]:
-    """Return which of the lost chunks may stay together, asked in this order; the pods have their seats in `found`.
+    """Return which of the lost chunks may stay together, checked in this order; `found` has the places of the pods.
 
-    The pods are all alike and ask for no parts of GPUs.
+    The pods are equal and request no parts of GPUs.
     """
     places = _Places(found, pods)
-    # Who fits beside the pods has its place back already.
+    # A victim that fits beside the pods already has its place back.
     return places.kept(lost) if places.spare > 0 else ()
 
 
 def spared_instead(
     found: WhatIf, pods: Sequence[Pod], lost: Sequence[VictimBatch], other: VictimBatch
 ) -> Sequence[VictimBatch]:
-    """Return which of the lost chunks may stay if another one, of one pod, leaves instead; nobody if that is no better.
+    """Return which of the lost chunks may stay if `other`, a single pod, is evicted instead; empty if no better.
 
-    Then fewer pods leave, which hold no more GPUs, and one of those that stay is protected as well as the other.
+    Better means that fewer pods are evicted, which hold no more GPUs, and that a staying pod is protected as well as
+    `other`.
     """
     places = _Places(found, pods)
     places.leave(other)
@@ -53,7 +54,7 @@ def spared_instead(
 def others(
     lineup: Lineup, seen: int, taken: Sequence[VictimBatch], lost: Sequence[VictimBatch], found: WhatIf
 ) -> Sequence[VictimBatch]:
-    """Return who else might leave: single pods that move, or that only their names protect better than the lost."""
+    """Return alternatives: single pods that move, or that are protected better than the lost ones only by name."""
     ranks = {(chunk.group.queue, rank_of(chunk)) for chunk in lost}
     least = min(map(gpus_of, lost))
 
@@ -73,33 +74,33 @@ def others(
 
 
 def rank_of(chunk: VictimBatch) -> tuple[int, int, float]:
-    """Return what decides in a queue when a chunk leaves, but for names and the number of its pods: the last first."""
+    """Return what decides the eviction order in a queue, without names and the number of pods: the highest is first."""
     priority, elastic, created_at, *_ = chunk.turn
     return priority, elastic, created_at
 
 
 def gpus_of(chunk: VictimBatch) -> int:
-    """Return how many milli-GPUs a chunk holds; parts count as whole ones."""
+    """Return how many milli-GPUs a chunk holds; a part of a GPU counts as a whole GPU."""
     return sum(one.pod.request.gpu_milli + GPU_MILLI * len(one.devices) for one in chunk.placed)
 
 
 class _Places:
-    """How many of the pods could sit when all victims have left; `keep` lets some of these stay."""
+    """How many of the pods fit when all victims are gone; `keep` lets some victims stay."""
 
     def __init__(self, found: WhatIf, pods: Sequence[Pod]) -> None:
         self._found, self._stock, self._ledger = found, found.board.stock, found.ledger.copy()
         self._asked = np.array([self._stock.taken(pod) for pod in pods], dtype=np.int64)
         self._eligible = found.board.eligible(pods[0])
-        # Shape [resource, node]: what is left for the pods and for those who stay.
+        # Shape [resource, node]: what is left for the pods and for the victims that stay.
         self._room, uids = self._stock.future.copy(), {pod.uid for pod in pods}
         for seat in found.all_seated:
             if seat.pod.uid in uids:
                 self._room[:, seat.column] += self._asked[0]
         self.spare = self._slots(np.arange(self._room.shape[1])) - len(pods)
-        """How many more of the pods could sit."""
+        """How many more of the pods would fit."""
 
     def leave(self, chunk: VictimBatch) -> None:
-        """Have the pods of a chunk leave where they are now, or were to move."""
+        """Free the places of a chunk's pods, or the places to which they were to move."""
         for one in chunk.placed:
             moved = self._found.leaving.get(one.pod.uid)
             column = moved.seat.column if moved is not None and moved.seat is not None else self._stock.column(one.node)
@@ -109,10 +110,10 @@ class _Places:
                 self.spare += self._slots(np.array([column])) - before
 
     def kept(self, lost: Iterable[VictimBatch]) -> Sequence[VictimBatch]:
-        """Let those of the lost chunks stay that may, asked in this order."""
+        """Let as many of the lost chunks stay as possible, checked in this order."""
         torn, staying = set[GroupKey](), list[VictimBatch]()
         for chunk in lost:
-            # What a gang has beyond its minimum cannot stay without the others.
+            # Pods of a gang beyond its minimum cannot stay without the others.
             if chunk.group.key not in torn and self.keep(chunk):
                 staying.append(chunk)
             elif len(chunk.placed) == len(chunk.group.placed):
@@ -120,7 +121,7 @@ class _Places:
         return staying
 
     def keep(self, chunk: VictimBatch) -> bool:
-        """Let the lost pods of a chunk stay where they were, if there is room for them and all the pods then."""
+        """Let the lost pods of a chunk stay in their places, if then all of them and all the pods have room."""
         gone = lost_of(chunk, self._found)
         staying = [one for one in chunk.placed if one.pod.uid in gone]
         request = sum((charge_at(self._found.snapshot, one) for one in staying), NOTHING)
@@ -139,12 +140,12 @@ class _Places:
         return True
 
     def _slots(self, columns: Amounts) -> int:
-        """Return how many of the pods could sit on these nodes."""
+        """Return how many of the pods fit on these nodes."""
         columns = columns[self._eligible[columns]]
         return int(fitting_counts(self._asked, self._room[:, columns]).sum())
 
     def _rooms_with(self, staying: Iterable[Placed]) -> Mapping[int, list[int]]:
-        """Return what their nodes have left with these, by column; nothing where one has no room for them."""
+        """Return the remaining room of the nodes with these pods, by column; empty if a node has no room for them."""
         rooms: dict[int, list[int]] = {}
         for one in staying:
             column, amounts = self._stock.column(one.node), self._stock.amounts(one.pod)

@@ -1,4 +1,4 @@
-"""What comes of it when pods leave: who finds another place, whose gang is torn, who is lost."""
+"""Computes the result of evictions: which pods find another place, which are lost, which gangs lose their minimum."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,15 +13,15 @@ from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.order import Turns, next_chunk
 
 LATER = Timing.LATER
-"""Nobody who asks others to leave starts before they have left."""
+"""A group for which pods are evicted starts only after these pods are gone."""
 
 
 def resettle(state: WhatIf, turns: Turns, asking: PodGroup | None = None) -> bool:
-    """Give everybody in turn a place, as far as there is room; return whether the one that asks has got its places."""
+    """Place the groups in the order of turns where there is room; return whether the asking group got its places."""
     while (group := turns.pop()) is not None:
         is_asking = asking is not None and group.key == asking.key
         chunk = group.pending if is_asking else next_chunk(group)
-        # Of a torn gang, those who are owed may not be there: nobody else of it starts without them.
+        # Pods that a partially bound gang still needs may be missing. Then no other pod of the gang starts.
         may = chunk and state.ledger.check(group, state.request(chunk)) is None
         if is_asking:
             seats = state.start(group, chunk, timing=LATER) if may else None
@@ -34,7 +34,7 @@ def resettle(state: WhatIf, turns: Turns, asking: PodGroup | None = None) -> boo
 
 
 def homeless(chunks: Iterable[VictimBatch], state: WhatIf) -> list[PodGroup]:
-    """Return the groups that lost pods as groups that wait for them."""
+    """Return the groups that lost pods, with the lost pods as pending pods."""
     pending: dict[GroupKey, tuple[Pod, ...]] = {}
     for chunk in chunks:
         key, lost = chunk.group.key, lost_of(chunk, state)
@@ -44,32 +44,32 @@ def homeless(chunks: Iterable[VictimBatch], state: WhatIf) -> list[PodGroup]:
 
 
 def is_touched(chunk: VictimBatch, after: WhatIf, before: WhatIf) -> bool:
-    """Return whether somebody of the chunk does not stay where he was before."""
+    """Return whether a pod of the chunk is no longer where it was before."""
     uids = (one.pod.uid for one in chunk.placed)
     return any(uid in after.leaving and after.leaving[uid] is not before.leaving.get(uid) for uid in uids)
 
 
 def lost_of(chunk: VictimBatch, after: WhatIf) -> set[PodUid]:
-    """Return the pods of a chunk that have no place any more."""
+    """Return the pods of a chunk that no longer have a place."""
     leaving = ((one.pod.uid, after.leaving.get(one.pod.uid)) for one in chunk.placed)
     return {uid for uid, left in leaving if left is not None and left.seat is None}
 
 
 def is_torn(group: PodGroup, before: WhatIf) -> bool:
-    """Whether some of a gang would run on without its minimum, which it had before."""
+    """Whether a part of a gang would keep running below its minimum, which the gang had before."""
     if not group.placed or gang.is_whole(group):
         return False
     return gang.is_whole(before.changed.get(group.key, before.snapshot.running[group.key]))
 
 
 def as_it_is(group: PodGroup, state: WhatIf) -> PodGroup:
-    """Return a waiting group with its running pods where this plan has moved them."""
+    """Return a pending group with its running pods at the places to which this plan has moved them."""
     now = state.changed.get(group.key)
     return group if now is None else replace(group, placed=now.placed)
 
 
 def has_lost(group: PodGroup, state: WhatIf) -> bool:
-    """Whether pods of it leave in this plan: it asks again when it knows what it has left."""
+    """Whether pods of the group are evicted in this plan. Then the group is searched again in a later plan."""
     before = state.snapshot.running.get(group.key)
     return before is not None and len(group.placed) < len(before.placed)
 

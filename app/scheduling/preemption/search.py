@@ -1,9 +1,11 @@
-"""Looks for the fewest pods that have to leave so that a waiting PodGroup can start; one search for three aims.
+"""Looks for the fewest evictions that let a pending PodGroup start; one search for three victim policies.
 
-1. the pods of the group that start together, one more at a time, keeping whom earlier ones made leave
-2. victims by the reverse order of turns, one chunk more at a time; of those, the ones on one node at a time
-3. as if they had left: the group and the victims are placed, in the order of turns; victims may find another place
-4. whether the aim allows what that leaves behind
+1. the pods of the group that start together, one more at a time; the victims of earlier pods stay evicted
+2. victims by the reverse order of turns, one chunk more at a time; of these, the victims of one node at a time
+3. a trial without these victims: the group and the victims are placed in the order of turns; victims may find another
+   place
+4. whether the policy allows the result
+
 Rules: KAI v0.13 (solvers of the reclaim, preempt and consolidation actions).
 """
 
@@ -31,46 +33,46 @@ from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.order import Turns, next_chunk
 
 THOROUGH = 16
-"""Up to so many pods of a gang are placed anew with each victim; pods of larger ones, if all alike, one by one."""
+"""Up to so many pods of a gang are placed again with each victim; larger gangs of equal pods are placed pod by pod."""
 
 
 LOOK = 64
-"""On so many nodes, and one more for each pod, victims are looked for first."""
+"""How many nodes, and one more for each pod, are searched for victims first."""
 
 
 FEW_VICTIMS = 4
-"""On fewer nodes if the budget allows fewer victims than so many on each of them."""
+"""Fewer nodes are searched if the budget allows fewer victims than so many on each node."""
 
 
 WIDER = 8
-"""And on so many times as many when that was in vain, again and again."""
+"""After a failed search, so many times as many nodes are searched, again and again."""
 
 
 class VictimSearch:
-    """One search, for one waiting group."""
+    """One search for one pending group."""
 
     def __init__(self, state: WhatIf, group: PodGroup, aim: Aim, budget: Budget) -> None:
         self._before = state
         self._group = group = scenario.as_it_is(group, state)
         self._aim = aim
         self._budget = budget
-        # Those named so far, up to which number this step and any step have walked over them, and who leaves already.
+        # The victims named so far, how far this step and any step have walked over them, and which are evicted already.
         self._lineup: Lineup | None = None
         self._walked = 0
         self._seen = 0
         self._trials = Trials(state, group, aim, budget)
         self._scopes: Sequence[Scope] = (EVERYBODY,)
         self._near: Mask = np.zeros(0, dtype=np.bool_)
-        """The nodes where it may help that somebody leaves although nobody else has left, shape [node]."""
+        """The nodes where an eviction may help even if no other pod is evicted, shape [node]."""
         self._useful: Mask | None = None
-        """Who is looked at, shape [group]; None for all of them."""
+        """The groups that are considered, shape [group]; None for all groups."""
 
     def _lined_up(self) -> Lineup:
         evictable = self._before.evictable
         groups = evictable.any_of(self._scopes) if self._useful is None else self._useful
         if (groups & ~evictable.whole).any():
             return OneByOne(self._one_by_one(), evictable, self._trials.losing)
-        # Who has run for long is not safe; the others are asked for one by one.
+        # Groups that have run for long are not safe; the safety of the others is checked one by one.
         unsure = groups & (evictable.started_at >= self._aim.sure_before)
         own = [evictable.ids[key] for key in (self._group.key, *self._before.growing) if key in evictable.ids]
         unsure[own] = groups[own]
@@ -101,7 +103,7 @@ class VictimSearch:
         return Safety.ALL if is_own else self._aim.safety(self._group, other)
 
     def solve(self) -> WhatIf | None:
-        """Return the plan with the group's next pods in it, None when nobody's leaving would help."""
+        """Return the plan with places for the group's next pods; None if no evictions would help."""
         pods = () if scenario.has_lost(self._group, self._before) else next_chunk(self._group)
         if not pods or not self._aim.may_begin(self._before, self._group, pods):
             return None
@@ -115,18 +117,18 @@ class VictimSearch:
             return None
         found = self._solve_at_once(pods)
         if found is None and len(pods) > 1 and not self._budget.spent:
-            # Who leaves for the first pod of a gang may leave places for those who leave for the next.
+            # Victims of the first pod of a gang may leave places for victims of the next pod.
             if not bound.may_suffice(board, pods, self._most()):
                 return None
             nodes = bound.candidates(board, pods, self._most())
         return self._solve_on(pods, nodes) if found is None else found
 
     def _most(self) -> Amounts:
-        """Return what is free at most when everybody has left who may be lost or moved, shape [resource, node]."""
+        """Return an upper bound of what is free without all pods that may be lost or moved, shape [resource, node]."""
         return prospects.most(self._before, *(replace(scope, moved=False) for scope in self._scopes))
 
     def _solve_at_once(self, pods: Sequence[Pod]) -> WhatIf | None:
-        """Let the first victims in line leave with whom there may be room for all of the pods, if these are alike."""
+        """Evict the first victims in order that may make room for all pods, if the pods are alike."""
         state, step = self._before, SearchStep(self._before, self._group, pods, pods, ())
         if not self._are_alike(pods) or pods[0].sharing is not None or len(pods) > THOROUGH:
             return None
@@ -149,14 +151,14 @@ class VictimSearch:
         return None
 
     def _may_lose(self, group: PodGroup) -> bool:
-        """Return whether all of a group may have to leave, and leaves together."""
+        """Return whether the whole group may be evicted, and is only evicted as a whole."""
         state = self._before
         if state.roster.chunk(group) is None or len(state.roster.first_chunk(group).placed) < len(group.placed):
             return False
         return self._safety(group) is Safety.NONE
 
     def _solve_on(self, pods: Sequence[Pod], nodes: Mask) -> WhatIf | None:
-        """Look for victims on some of the nodes, and on more of them as long as that is in vain."""
+        """Look for victims on some of the nodes, and on more nodes while that fails."""
         if len(pods) > 1 and not self._may_place_one(pods):
             return None
         state, most, found = self._before, self._first_look(pods), None
@@ -173,13 +175,13 @@ class VictimSearch:
         return found
 
     def _may_place_one(self, pods: Sequence[Pod]) -> bool:
-        """Return whether the pod of a gang that is placed first finds a place when others leave; False is certain."""
+        """Return whether the first pod of a gang finds a place after evictions; False is certain."""
         self._look_at(self._before.evictable.groups_on(self._scopes, self._near))
         first = pods[:1] if len(pods) > THOROUGH and self._are_alike(pods) else sorted(pods, key=largest_first)[:1]
         return self._step(SearchStep(self._before, self._group, first, first, ())) is not None
 
     def _first_look(self, pods: Sequence[Pod]) -> int:
-        """Return on how many nodes victims are looked for first: on no more than the budget allows."""
+        """Return on how many nodes victims are looked for first: not more than the budget allows."""
         most, victims = LOOK + len(pods), self._budget.victims // NAMED
         if victims >= FEW_VICTIMS * most:
             return most
@@ -199,13 +201,13 @@ class VictimSearch:
         return self._group.root is None and self._before.board.common_shape(pods) is not None
 
     def _is_moot(self, pods: Sequence[Pod]) -> bool:
-        """Whether it may help that somebody leaves, wherever that is."""
+        """Whether an eviction may help wherever it is."""
         is_over = self._before.ledger.check(self._group, self._before.most_request(pods)) is not None
         return is_over or any(pod.near or pod.labels is not None or pod.claims for pod in pods)
 
     def _solve_thoroughly(self, pods: Sequence[Pod]) -> WhatIf | None:
-        """Begin anew with every pod more, but for who had to leave: the others may sit better elsewhere (as KAI)."""
-        # What has found its place may be in the way of a larger pod, which only the victims of one node make room for.
+        """Start again with each further pod, but keep the victims: earlier pods may fit better elsewhere (as KAI)."""
+        # A pod that has found its place may block a larger pod, for which only the victims of one node make room.
         largest, found = sorted(range(len(pods)), key=lambda number: largest_first(pods[number])), None
         for count in range(1, len(pods) + 1):
             self._walked = 0
@@ -219,7 +221,7 @@ class VictimSearch:
         return self._exchanged(self._trials.reprieved(found, pods), pods)
 
     def _exchanged(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
-        """Have one pod leave instead of several where the order of leaving does not protect it better."""
+        """Evict one pod instead of several where the eviction order does not protect it better."""
         lost = [chunk for chunk in reversed(self._trials.taken) if scenario.lost_of(chunk, found)]
         if len(lost) < 2 or not self._are_alike(pods) or pods[0].sharing is not None:  # noqa: PLR2004 # several
             return found
@@ -233,9 +235,9 @@ class VictimSearch:
         return found
 
     def _solve_quickly(self, pods: Sequence[Pod]) -> WhatIf | None:
-        """Go on from where the pod before found its place: what did not help it does not help its like either.
+        """Continue where the previous pod found its place: victims that did not help it do not help an equal pod.
 
-        The other way is of the third order in the number of pods, and pods that are all alike hardly gain by it.
+        The thorough search takes cubic time in the number of pods, and pods that are all equal gain little by it.
         """
         found, group = self._before, self._group
         for number, pod in enumerate(pods, start=1):
@@ -283,11 +285,11 @@ class VictimSearch:
         return number == walked or self._budget.walk(self._named().work * (number - walked))
 
     def _may_allow(self, step: SearchStep, lost: Sequence[VictimBatch]) -> bool:
-        """Return whether it may be allowed that these are lost; False is certain."""
+        """Return whether the loss of these chunks may be allowed; False is certain."""
         return self._aim.may_allow(self._before, self._group, step.all_pods, lost)
 
 
 def _queues(scopes: Sequence[Scope], every: Collection[QueueName]) -> Collection[QueueName]:
-    """Return the queues of these scopes, where a scope without any is of all."""
+    """Return the queues of these scopes; all queues if a scope has no queues."""
     found = [scope.queues for scope in scopes]
     return every if None in found else frozenset[QueueName]().union(*(each for each in found if each is not None))

@@ -1,11 +1,11 @@
-"""Which searches of an action are due, and how deep each may go: what earlier plans found out is not searched again.
+"""Decides which searches of an action are due, and how deep each may go. Results of earlier plans are reused.
 
-1. A search that ended in vain is not repeated until the conditions are better for it (`conditions`).
-2. Wide: every PodGroup gets one search in each cycle of plans. The first plan gives each search what it may well need,
-   as far as its budget goes: mostly that is enough for all. Each further plan shares its budget among an equal part of
-   the PodGroups that are still due, so no search that finds nothing can delay the search of another PodGroup.
-3. Deep: the rest of the budget, a part of which is kept for this (`DEEP`), goes to the searches that were cut off. Each
-   of them gets twice as much each time, again in turn.
+1. A search that failed is not repeated until the conditions are better for it (`conditions`).
+2. Wide: every PodGroup gets one search in each cycle of plans. The first plan gives each search what it probably needs,
+   as far as its budget goes: usually that is enough for all. Each further plan shares its budget among an equal part of
+   the PodGroups that are still due. So no search that finds nothing can delay the search of another PodGroup.
+3. Deep: the rest of the budget, of which a part is reserved for this (`DEEP`), goes to the searches that were cut off.
+   Each of these searches gets twice as much each time, again in turn.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,20 +14,22 @@ from app.model.memory import NOT_SEARCHED, Likeness, Searched
 from app.scheduling.preemption.budget import PARTS, Budget
 
 LEAST = 8
-"""What-ifs that a wide search gets if there are enough for all, and `EACH` more for each pod that it has to place."""
+"""How many what-ifs a wide search gets if there are enough for all; it gets `EACH` more for each pod to place."""
 
 EACH = 2
 
 CYCLE = 4
-"""Plans in which all PodGroups that wait are searched once, up to `MOST_GROUPS` of them; more take more plans."""
+"""In so many plans all pending PodGroups are searched once, up to `MOST_GROUPS` of them; more PodGroups take more
+plans.
+"""
 
 MOST_GROUPS = 2000
 
 DEEP = 33
-"""Beside the wide searches, deeper ones get so many per cent of their budget at least, while there are any."""
+"""While searches are cut off, deep searches get at least so many per cent of the budget of the wide searches."""
 
 SPARE = 2
-"""What-ifs that a wide search needs beside one for each pod, of which `MOST_NEEDED` count."""
+"""How many what-ifs a wide search needs beside one for each pod; at most `MOST_NEEDED` pods count."""
 
 MOST_NEEDED = 16
 
@@ -41,12 +43,12 @@ class Searches:
     """The searches of one action during one plan."""
 
     def __init__(self, most: int, known: Searched = NOT_SEARCHED) -> None:
-        """`most` is what the deepest search may try."""
+        """`most` is how many what-ifs the deepest search may try."""
         self._most = most
         self._in_vain, self._too_dear, self._owed = dict(known.in_vain), set(known.too_dear), set(known.owed)
         self._shallow, self._asked = dict(known.shallow), dict(known.asked)
         self._deepened, self._caps = set(known.deepened), dict(known.caps)
-        # Of the cycle: the plans that are left, this one among them; then what is still to be shared in this plan.
+        # Plans left in the cycle, including this one; then the budget that is still to be shared in this plan.
         self._plans_left, self._to_share = known.plans_left, 0
         self._is_first = False
 
@@ -56,11 +58,11 @@ class Searches:
 
     def is_due(self, likeness: Likeness, pods: int) -> bool:
         """Whether this cycle has still to search for so many pods."""
-        # What a search for more pods does comes after what one for fewer does: where that ends, so does it.
+        # A search for more pods first does the steps of a search for fewer pods. So it ends where that search ends.
         return all(pods < known.get(likeness, pods + 1) for known in (self._in_vain, self._shallow, self._asked))
 
     def is_due_deeper(self, likeness: Likeness, pods: int) -> bool:
-        """Whether a search for so many pods was cut off, and has not been repeated in this cycle."""
+        """Whether a search for so many pods was cut off, and was not repeated in this cycle."""
         asked = likeness, pods
         return asked in self._caps and asked not in self._deepened and not self.is_hopeless(likeness, pods)
 
@@ -70,14 +72,14 @@ class Searches:
         return any(not self.is_hopeless(*asked) for asked in self._caps)
 
     def begin_cycle(self) -> None:
-        """Have everybody searched again."""
+        """Make the searches of all groups due again."""
         self._asked.clear()
         self._plans_left = 0
 
     def begin_plan(self, due: Collection[int], whole: Budget) -> Budget:
-        """Return the budget of the wide searches of this plan; `due` are the pods of each group that is due.
+        """Return the budget of the wide searches of this plan; `due` has the number of pods of each due group.
 
-        The whole grows, up to twice what an action has alone, when the groups of this plan need so much.
+        The whole budget grows, up to twice the budget of an action, if the groups of this plan need so much.
         """
         kept, self._is_first = DEEP if self.is_unfinished else 0, self._plans_left <= 0
         if self._is_first:
@@ -92,11 +94,11 @@ class Searches:
         self._plans_left = max(1, self._plans_left - 1)
 
     def begin_deep_cycle(self) -> None:
-        """Have everybody that was cut off searched again."""
+        """Make all searches that were cut off due again."""
         self._deepened.clear()
 
     def wide(self, pods: int, whole: Budget, due: int) -> Budget:
-        """Return what a search for so many pods may use up; `due` is what it and all that are still due need."""
+        """Return the budget of a search for so many pods; `due` is what this search and all searches still due need."""
         own, left, ample = needed(pods), whole.common, LEAST + EACH * pods
         if self._is_first:
             return whole.part(max(ample, min(left // PARTS, (self._plans_left - 1) * left * own // max(due, own))))
@@ -107,11 +109,11 @@ class Searches:
         return whole.part(min(share, max(ample, left // PARTS)))
 
     def deep(self, likeness: Likeness, pods: int, whole: Budget) -> Budget:
-        """Return what a search for so many pods that was cut off may use up."""
+        """Return the budget of a repeated search for so many pods that was cut off."""
         return whole.part(self._caps.get((likeness, pods), LEAST))
 
     def ended_in_vain(self, likeness: Likeness, pods: int, *, too_dear: bool = False, owed: bool = False) -> None:
-        """Remember that a search has tried everything, and whether victims were too dear or the room is owed."""
+        """Record that a search tried everything, and whether victims were too expensive or the room is owed."""
         _lower(self._in_vain, likeness, pods)
         for known, is_so in ((self._too_dear, too_dear), (self._owed, owed)):
             known.discard(likeness)
@@ -121,10 +123,10 @@ class Searches:
         self._forget_depth(likeness, pods)
 
     def was_cut_off(self, likeness: Likeness, pods: int, part: Budget, whole: Budget) -> None:
-        """Remember that a search needs more than its part."""
+        """Record that a search needs more than its part."""
         asked = likeness, pods
         if whole.is_over and part.most < min(self._caps.get(asked, needed(pods)), self._most):
-            return  # It has not even had that: it comes first in the next plan.
+            return  # It did not even get its old limit: it is first in the next plan.
         if part.most >= self._most:
             self.ended_in_vain(likeness, pods)  # A plan has no more.
             return
@@ -134,7 +136,7 @@ class Searches:
         self._caps[asked] = min(max(2 * part.most, self._caps.get(asked, 0)), self._most)
 
     def found(self, likeness: Likeness, pods: int) -> None:
-        """Forget what was in vain: somebody has left or moved."""
+        """Forget failed searches: pods were evicted or moved."""
         self._in_vain.clear()
         self._shallow.clear()
         self._forget_depth(likeness, pods)
@@ -146,13 +148,13 @@ class Searches:
             del self._shallow[likeness]
 
     def frozen(self, waiting: Collection[tuple[Likeness, int]]) -> Searched:
-        """Return what the next plan has to know of those that still wait, and for how many pods."""
+        """Return what the next plan needs about the groups that are still pending, with their numbers of pods."""
         likenesses = {likeness for likeness, _ in waiting}
         return Searched(
             in_vain=_among(self._in_vain, likenesses),
             too_dear=frozenset(self._too_dear & likenesses),
             owed=frozenset(self._owed & likenesses),
-            # Who asked for so few may be gone: then the others are searched for themselves.
+            # The group that requested so few pods may be gone. Then the other groups are searched on their own.
             shallow={each: pods for each, pods in self._shallow.items() if (each, pods) in waiting},
             asked=_among(self._asked, likenesses),
             deepened=frozenset(each for each in self._deepened if each in waiting),

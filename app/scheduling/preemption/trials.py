@@ -1,4 +1,4 @@
-"""The what-ifs of one search: some pods leave, the group and they are placed, and the aim judges what that leaves."""
+"""The what-ifs of one search: evict pods, place the group and these pods, and let the policy judge the result."""
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,24 +15,24 @@ from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.order import Turns
 
 REPRIEVES = 8
-"""So many victims of a search are asked for at most whether they may stay after all."""
+"""For how many victims of a search at most it is tried whether they may stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """Some of a group's pods that look for places."""
+    """Some pods of a group that need places."""
 
     base: WhatIf
     group: PodGroup
-    """With the places that its pods have in `base`."""
+    """The group, with the places of its pods in `base`."""
     pods: Sequence[Pod]
     all_pods: Sequence[Pod]
-    """These and those of the steps before."""
+    """These pods and the pods of the steps before."""
     again: Sequence[VictimBatch]
-    """Who had to leave for the steps before and is still there in `base`."""
+    """The victims of the steps before that still have their places in `base`."""
 
     def may_do_without(self) -> bool:
-        """Return whether the pods might find places although nobody else leaves; False is certain."""
+        """Return whether the pods might find places without further evictions; False is certain."""
         return (
             bool(self.again)
             or len(self.pods) > 1
@@ -41,7 +41,7 @@ class SearchStep:
 
 
 class Trials:
-    """The what-ifs of one search, and who leaves in the one that was found last."""
+    """The what-ifs of one search, and the victims of the last successful one."""
 
     def __init__(self, before: WhatIf, group: PodGroup, aim: Aim, budget: Budget) -> None:
         self._before = before
@@ -49,12 +49,12 @@ class Trials:
         self._aim = aim
         self._budget = budget
         self.taken: list[VictimBatch] = []
-        """Who leaves, or moves, in what was found last."""
+        """The victims, evicted or moved, of the last successful what-if."""
         self.losing: Container[QueueName] = ()
-        """The queues that may lose pods for good."""
+        """The queues that may lose pods."""
 
     def attempt(self, step: SearchStep, more: Sequence[VictimBatch]) -> WhatIf | None:
-        """Return the plan in which these leave besides those of the step, None where it fails or is not allowed."""
+        """Return the plan that evicts these chunks and those of the step; None if it fails or is not allowed."""
         if not more and not step.may_do_without():
             return None
         if not self._may_settle(step, (*step.again, *more)):
@@ -74,7 +74,7 @@ class Trials:
         return state
 
     def _may_settle(self, step: SearchStep, chunks: Iterable[VictimBatch]) -> bool:
-        """Return whether there may be slots for the group's pods and for those who may not be lost."""
+        """Return whether there may be slots for the group's pods and for the pods that may not be lost."""
         gone, moved = list[Placed](), list[Pod]()
         for chunk in chunks:
             gone += chunk.placed
@@ -83,7 +83,7 @@ class Trials:
         return step.base.slots().may_hold((*step.pods, *moved), gone)
 
     def _settle(self, state: WhatIf, step: SearchStep, chunks: Sequence[VictimBatch]) -> bool:
-        """Place the group's pods and then whoever had to leave, in the order of turns; False when the group fails."""
+        """Place the group's pods and then the victims, in the order of turns; False if the group fails."""
         asking = replace(step.group, pending=tuple(step.pods))
         turns = Turns(state.snapshot, state.ledger, state.shares, [asking, *scenario.homeless(chunks, state)])
         if not scenario.resettle(state, turns, asking):
@@ -93,18 +93,19 @@ class Trials:
         return not any(scenario.is_torn(state.changed[key], self._before) for key in keys)
 
     def reprieved(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
-        """Let those stay who turned out not to be needed, the last named first: who leaves later may make more room."""
+        """Let victims stay that are not needed, the last named first: later victims may make more room."""
         lost = [chunk for chunk in reversed(self.taken) if scenario.lost_of(chunk, found)]
         for chunk in lost[:REPRIEVES] if len(lost) > 1 else ():
             found = self.without(found, pods, (chunk,)) or found
         return found
 
     def reprieved_together(self, found: WhatIf, pods: Sequence[Pod]) -> WhatIf:
-        """Do the same for pods that are all alike, of whose victims there may be hundreds: one count tells who stays.
+        """Let victims stay that are not needed, for pods that are alike. One count decides for hundreds of victims.
 
-        A count knows nothing of who moves where, so fewer are asked for when the plan without all these fails.
+        The count does not consider which pods move where. So fewer victims are spared when the plan without all these
+        fails.
         """
-        # Who has its own place back by now might not get it if the pods were placed before it.
+        # A victim that has its own place back might lose it if the pods were placed first.
         self.taken = [chunk for chunk in self.taken if scenario.is_touched(chunk, found, self._before)]
         lost = [chunk for chunk in reversed(self.taken) if scenario.lost_of(chunk, found)]
         staying = reprieve.spared(found, pods, lost) if len(lost) > 1 else ()
@@ -118,7 +119,7 @@ class Trials:
     def without(
         self, found: WhatIf, pods: Sequence[Pod], staying: Sequence[VictimBatch], *instead: VictimBatch
     ) -> WhatIf | None:
-        """Return the plan in which these stay and others leave instead, None if no fewer pods are lost in it."""
+        """Return the plan in which `staying` stay and `instead` are evicted; None if it loses no fewer pods."""
         taken, ids = self.taken, {id(chunk) for chunk in (*staying, *instead)}
         fewer = tuple(each for each in taken if id(each) not in ids)
         better = self.attempt(SearchStep(self._before, self._group, pods, pods, fewer), instead)

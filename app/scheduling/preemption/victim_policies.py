@@ -1,4 +1,4 @@
-"""The three aims for which pods may have to leave: to reclaim a share, to preempt by priority, to consolidate space."""
+"""The three victim policies: reclaim a queue's share, preempt by priority, consolidate free room."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,18 +24,19 @@ Age = Callable[[PodGroup, PodGroup], Safety]
 
 @dataclass(frozen=True, slots=True)
 class Consolidate:
-    """Moves running pods together so that a preemptible group finds room; nobody may lose its place."""
+    """Moves running pods together so that a preemptible group finds room; no pod may lose its place."""
 
     claimed: bool
-    """Somebody waits for what is owed to its queue. Nobody is moved then for one that is owed nothing: the room would
-    be taken back at once, and pods would have been moved for nothing."""
+    """Whether a PodGroup is pending for what its queue is owed. Then no pod is moved for a PodGroup that is owed
+    nothing: the room would be reclaimed at once, and the moves would be useless.
+    """
     min_runtime: Age
     patience: Patience
     sure_before: float = -inf
     action = Action.CONSOLIDATE
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
-        """Return whether there is room enough in all, spread too thinly."""
+        """Return whether the total free room suffices, so that it is only fragmented."""
         if not group.preemptible or not state.board.stock.holds_in_all(pods):
             return False
         return not self.claimed or _judgement(state, group, pods).may_begin()
@@ -45,16 +46,16 @@ class Consolidate:
         return (Scope(bare=False, moved=True),)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
-        """Return that groups may be moved after their min-runtime, if their pods are made again elsewhere."""
+        """Return that groups may be moved after their min-runtime, if their pods are recreated elsewhere."""
         is_safe = any(one.pod.bare for one in other.placed) or self.min_runtime(group, other) is not Safety.NONE
         return Safety.ALL if is_safe else Safety.NONE
 
     def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
-        """Return whether everybody may find a place again."""
+        """Return whether all pods may find a place again."""
         return not lost
 
     def allows(self, found: Found) -> bool:
-        """Return whether everybody has a place again, and the group has waited for long enough."""
+        """Return whether all pods have a place again, and the group has waited long enough."""
         if any(lost_of(chunk, found.after) for chunk in found.chunks):
             return False
         return self.patience.agrees(found.group, lambda: True, may_lose=_may_lose(self.patience, found))
@@ -69,11 +70,11 @@ class Preempt:
     action = Action.PREEMPT
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
-        """Return whether a non-preemptible group stays within its queue's quota: nobody's leaving would change that."""
+        """Return whether a non-preemptible group stays within its queue's quota. Evictions would not change that."""
         return state.ledger.over_quota(group, state.request(pods)) is None
 
     def scopes(self, _: WhatIf, group: PodGroup, __: Sequence[Pod]) -> Sequence[Scope]:
-        """Return that only pods of the same queue and of lower priority may have to leave."""
+        """Return that only pods of the same queue and of lower priority may be evicted."""
         return (Scope(queues=frozenset((group.queue,)), below=group.priority),)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
@@ -83,17 +84,17 @@ class Preempt:
         return self.min_runtime(group, other)
 
     def may_allow(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod], ____: Sequence[VictimBatch]) -> bool:
-        """Return that priority is reason enough."""
+        """Return True: the higher priority suffices."""
         return True
 
     def allows(self, _: Found) -> bool:
-        """Return that priority is reason enough."""
+        """Return True: the higher priority suffices."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """Takes back what other queues hold beyond their share."""
+    """Reclaims what other queues hold beyond their share."""
 
     min_runtime: Age
     patience: Patience
@@ -105,7 +106,7 @@ class Reclaim:
         return _judgement(state, group, pods).may_begin()
 
     def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
-        """Return that pods of other queues may be lost to those that hold more than is theirs, and else be moved."""
+        """Return that pods of queues above their share may be lost, and pods of other queues may be moved."""
         others = [name for name in state.roster.queues if name != group.queue and state.ledger.payer(name) is not None]
         taken = frozenset(_judgement(state, group, pods).takeable(others))
         return Scope(queues=taken), Scope(queues=frozenset(others) - taken, moved=True)
@@ -115,7 +116,7 @@ class Reclaim:
         return self.min_runtime(group, other)
 
     def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
-        """Return whether these chunks are what their queues hold beyond their share; who else leaves is not known."""
+        """Return whether these chunks are what their queues hold beyond their share; other victims are unknown."""
 
         def is_fair() -> bool:
             by_queue: dict[QueueName, list[Quantities]] = {}
@@ -127,7 +128,7 @@ class Reclaim:
         return self.patience.agrees(group, is_fair, may_lose=may_lose)
 
     def allows(self, found: Found) -> bool:
-        """Return whether what each queue loses for good is what it holds beyond its share, after waiting for it."""
+        """Return whether each queue loses only what it holds beyond its share, and the group has waited long enough."""
 
         def is_fair() -> bool:
             lost: dict[QueueName, list[Quantities]] = {}
@@ -145,44 +146,44 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Sparing:
-    """Another aim, which leaves some groups alone."""
+    """Wraps another policy and spares some groups."""
 
     aim: Aim
     spared: frozenset[GroupKey]
 
     @property
     def action(self) -> Action:
-        """The other aim's."""
+        """The action of the wrapped policy."""
         return self.aim.action
 
     @property
     def sure_before(self) -> float:
-        """Return that whoever runs may be spared."""
+        """Return `-inf`: any running group may be spared, so each group is checked."""
         return -inf
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
-        """Return what the other aim says."""
+        """Return the answer of the wrapped policy."""
         return self.aim.may_begin(state, group, pods)
 
     def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
-        """Return what the other aim says."""
+        """Return the answer of the wrapped policy."""
         return self.aim.scopes(state, group, pods)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
-        """Return that the spared are safe, and others as far as the other aim says."""
+        """Return that spared groups are safe; for the others, the answer of the wrapped policy."""
         return Safety.ALL if other.key in self.spared else self.aim.safety(group, other)
 
     def may_allow(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod], lost: Sequence[VictimBatch]) -> bool:
-        """Return what the other aim says."""
+        """Return the answer of the wrapped policy."""
         return self.aim.may_allow(state, group, pods, lost)
 
     def allows(self, found: Found) -> bool:
-        """Return what the other aim says."""
+        """Return the answer of the wrapped policy."""
         return self.aim.allows(found)
 
 
 def _may_lose(patience: Patience, found: Found) -> bool:
-    """Return whether the group has waited for long enough for all that leave their places for it."""
+    """Return whether the group has waited long enough for all its victims."""
     request = quantities(found.before.most_request(found.pods))
     gone = (chunk for chunk in found.chunks if is_touched(chunk, found.after, found.before))
     return patience.may_lose(found.before, found.group, request, gone)

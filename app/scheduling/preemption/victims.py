@@ -1,6 +1,6 @@
-"""Who would have to leave first: the reverse of the order in which PodGroups get their turns, chunk by chunk.
+"""Orders victims by the reverse of the order in which PodGroups get their turns, chunk by chunk.
 
-Each queue is judged as if what was named before had left already. Whether anybody has to leave is left to `search`.
+Each queue is ranked as if the victims named before were gone. `search` decides whether any pod is evicted.
 """
 
 from bisect import insort
@@ -26,11 +26,11 @@ from app.scheduling.queues.order import Contender, Elastic, last_chunk, turn
 from app.scheduling.queues.quota import QueueLedger
 
 LastTurn = tuple[int, int, float, int, str, str]
-"""A PodGroup's place among those of its queue that run: the last leaves first."""
+"""A PodGroup's place among the running PodGroups of its queue: the last place is evicted first."""
 
 
 class Safety(Enum):
-    """How far a running PodGroup is safe from those who want its room."""
+    """How far a running PodGroup is safe from PodGroups that need its room."""
 
     NONE = "all of it may have to leave"
     MINIMUM = "only pods beyond its minimum may have to leave"
@@ -39,51 +39,51 @@ class Safety(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VictimBatch:
-    """Pods of one PodGroup that leave together."""
+    """Pods of one PodGroup that are evicted together."""
 
     group: PodGroup
-    """As it is before they leave."""
+    """The group before the eviction."""
     placed: tuple[Placed, ...]
     charge: Quantities
-    """What their queue no longer pays when they have left."""
+    """What the queue no longer pays after the eviction."""
     turn: LastTurn
-    """The group's place in its queue before they leave: the last goes first."""
+    """The group's place in its queue before the eviction: the last place is evicted first."""
     is_alike: bool
-    """All its pods have one shape. If not, one of them may move to the place that another one leaves."""
+    """Whether all its pods have one shape. If not, one pod may move to the place that another pod leaves."""
 
 
 def last_turn(group: PodGroup) -> LastTurn:
-    """Return the group's place in its queue; of groups that only their names tell apart, fewer pods leave first."""
+    """Return the group's place in its queue; of groups that differ only in name, the fewest pods are evicted first."""
     priority, elastic, created_at, name, namespace = turn(group)
     leaving = 1 if elastic is Elastic.ABOVE else len(group.placed)
     return priority, elastic, created_at, -leaving, name, namespace
 
 
 class VictimCandidates:
-    """The running PodGroups that may ever have to leave, by queue; made once a plan.
+    """The running PodGroups that may ever be evicted, by queue; built once for each plan.
 
-    Most queues are never asked: who of a queue leaves first is found out when somebody looks for victims in it.
+    Most queues are never read. So the order of a queue's victims is computed when a search first needs it.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Sort what runs by queue."""
+        """Sort running PodGroups by queue."""
         self._snapshot = snapshot
         self.total = snapshot.total
-        """What the queues divide."""
+        """The resources that the queues divide."""
         queues: dict[QueueName, list[tuple[int, PodGroup]]] = {}
         for number, group in enumerate(snapshot.running.values()):
             if group.preemptible and group.placed:
                 queues.setdefault(group.queue, []).append((number, group))
         self.queues: Mapping[QueueName, Sequence[tuple[int, PodGroup]]] = queues
-        """The groups by queue, each with its number among all that run; read-only for everyone else."""
+        """The groups by queue, each with its number among all running groups; read-only for other modules."""
         self.useful: Mask | None = None
-        """Shape [group]: the others are left out; None when nobody is."""
-        # Parts of the roster share these: they only remember.
+        """Shape [group]: which groups are included; None for all groups."""
+        # Parts made by `of` share these caches.
         self._ordered: dict[QueueName, tuple[NDArray[np.int64], Sequence[PodGroup]]] = {}
         self._chunks: dict[GroupKey, tuple[PodGroup, VictimBatch | None]] = {}
 
     def of(self, queues: Container[QueueName] | None, useful: Mask | None = None) -> Self:
-        """Return the part of the roster that is of some queues, all if None, and `useful`, shape [group]."""
+        """Return the candidates of some queues (all queues if None) that are `useful`, shape [group]."""
         part = copy(self)
         if queues is not None:
             part.queues = {name: groups for name, groups in self.queues.items() if name in queues}
@@ -91,14 +91,14 @@ class VictimCandidates:
         return part
 
     def chunks(self, queue: QueueName) -> "Sequence[VictimBatch]":
-        """Return the first chunk of every group of a queue, the first to leave first; each is made when looked at."""
+        """Return the first chunk of every group of a queue in eviction order; each is built when it is first read."""
         numbers, groups = self.order(queue)
         if self.useful is not None:
             groups = [groups[index] for index in np.flatnonzero(self.useful[numbers]).tolist()]
         return _FirstChunks(self, groups)
 
     def order(self, queue: QueueName) -> tuple[NDArray[np.int64], Sequence[PodGroup]]:
-        """Return the groups of a queue with their numbers, the first to leave first; remembered."""
+        """Return the groups of a queue with their numbers in eviction order; remembered."""
         found = self._ordered.get(queue)
         if found is None:
             ordered = sorted(self.queues[queue], key=lambda each: last_turn(each[1]), reverse=True)
@@ -107,14 +107,14 @@ class VictimCandidates:
         return found
 
     def first_chunk(self, group: PodGroup) -> VictimBatch:
-        """Return who of a group of the roster leaves first."""
+        """Return the pods that a candidate group loses first."""
         found = self.chunk(group)
         if found is None:
             raise ValueError(f"{group!r} is not in the roster")
         return found
 
     def chunk(self, group: PodGroup) -> VictimBatch | None:
-        """Return who of the group leaves first; None when it is not preemptible or nobody is left. Remembered."""
+        """Return the pods that the group loses first; None if it is not preemptible or has no pods left. Remembered."""
         known, found = self._chunks.get(group.key, (None, None))
         if known is not group:
             found = self._made(group)
@@ -137,7 +137,7 @@ class VictimCandidates:
 
 
 class _FirstChunks(Sequence[VictimBatch]):
-    """The first chunks of groups, made when somebody looks at them."""
+    """The first chunks of groups, built when they are first read."""
 
     def __init__(self, roster: VictimCandidates, groups: Sequence[PodGroup]) -> None:
         self._roster = roster
@@ -159,7 +159,7 @@ class _FirstChunks(Sequence[VictimBatch]):
 
 
 def charge_at(snapshot: Snapshot, placed: Placed) -> Resources:
-    """Return what a placed pod's queue pays for it there."""
+    """Return what a placed pod's queue pays for the pod at its place."""
     if placed.pod.sharing is None:
         return placed.pod.charge(1)
     column = snapshot.nodes.index.get(placed.node)
@@ -177,7 +177,7 @@ class _Place:
         self.contender = contender
         self.waiting = waiting
         self.parent = parent
-        # Written by `Victims` alone; `children` and `pushed` are sorted, the next to leave last.
+        # Only `Victims` writes these. `children` and `pushed` are sorted; the next victim is last.
         self.allocated = list(allocated)
         self.children: list[_Entry] = []
         self.stamp = 0
@@ -186,15 +186,15 @@ class _Place:
         self.next: VictimBatch | None = None
 
     def line_up(self, siblings: "list[_Entry]") -> None:
-        """Take the place among the siblings by what the queue holds without the victims so far, if it has another."""
+        """Insert the queue among its siblings by what it holds without the victims so far, if it has another victim."""
         self.stamp += 1
         worst = _worst(self.children)
         self.next = self._own_next() if worst is None else worst.next
         if self.next is None:
             return
         *by_use, created_at, name = self.contender.rank(self.allocated, (0, 0, 0))
-        # Of queues that are alike in all they hold, the one whose next victim has the lower priority loses it first.
-        # Before them all leave the pods of queues that are gone or unsound, which deserve nothing.
+        # Of queues with equal holdings, the queue whose next victim has the lower priority is first. Before them are
+        # the pods of deleted or invalid queues, which deserve nothing.
         is_void = bool(self.contender.queue.problem)
         insort(siblings, ((is_void, *by_use, self.next.turn[0], created_at, name), self.stamp, self))
 
@@ -207,18 +207,20 @@ class _Place:
 
 
 _Entry = tuple[tuple[Any, ...], int, _Place]
-"""A queue's rank, which names it, and whether it still stands: only the stamp that the queue has now does."""
+"""A queue's rank, which includes its name, and a stamp. The entry is valid only if the stamp is the queue's current
+stamp.
+"""
 
 
 def _worst(entries: list[_Entry]) -> _Place | None:
-    """Return the queue that is next to lose somebody."""
+    """Return the queue that loses the next victim."""
     while entries and entries[-1][1] != entries[-1][2].stamp:
         entries.pop()
     return entries[-1][2] if entries else None
 
 
 class Victims:
-    """The running PodGroups in the order in which they would have to leave, as far as they are not safe."""
+    """The running PodGroups in eviction order, as far as they are not safe."""
 
     def __init__(
         self,
@@ -229,7 +231,7 @@ class Victims:
         ledger: QueueLedger,
         shares: Mapping[QueueName, Share],
     ) -> None:
-        """Begin with nobody gone; `changed` are the groups that are no longer as they are in the roster."""
+        """Begin without victims; `changed` are the groups that differ from those in `roster`."""
         self._roster = roster
         self._changed = changed
         self._safety = safety
@@ -247,7 +249,7 @@ class Victims:
             self._line_up(place)
 
     def _by_payer(self) -> Mapping[QueueName, Sequence[VictimBatch]]:
-        """Return who may leave by the queue that pays, the first first: several queues that are gone have one payer."""
+        """Return the victims of each paying queue in eviction order. Several deleted queues share one payer."""
         found: dict[QueueName, Sequence[VictimBatch]] = {}
         for name in self._roster.queues:
             payer, chunks = self._ledger.payer(name), self._roster.chunks(name)
@@ -261,7 +263,7 @@ class Victims:
         place.line_up(place.parent.children if place.parent else self._top)
 
     def pop(self) -> VictimBatch | None:
-        """Name the next to leave; None when there is nobody left."""
+        """Name the next victim; None if no victims are left."""
         place = _worst(self._top)
         if place is None or place.next is None:
             return None
@@ -308,7 +310,7 @@ class Victims:
     def _place(self, name: QueueName, waiting: Sequence[VictimBatch]) -> _Place:
         found = self._places.get(name)
         if found is not None:
-            # Made before for the sake of a queue below it.
+            # Built before, as the parent of another queue.
             found.waiting = found.waiting or waiting
             return found
         account = self._ledger.accounts[name]
@@ -326,7 +328,7 @@ def _left(chunk: VictimBatch) -> PodGroup:
 
 
 def may_leave(victim: PodGroup, leaving: Iterable[Pod], safety: Safety) -> bool:
-    """Return whether these pods of the victim may leave together, given how far it is safe."""
+    """Return whether these pods of the victim may be evicted together, given how far the victim is safe."""
     pods = tuple(leaving)
     if safety is Safety.NONE or not pods:
         return True

@@ -1,4 +1,4 @@
-"""A plan in the making: the board, the queues' accounts, and who has left or moved so far; a copy is a what-if."""
+"""A plan under construction: placement state, queue accounts, evictions and moves so far. A copy is a what-if."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,25 +28,25 @@ from app.scheduling.queues.order import next_chunk
 from app.scheduling.queues.quota import QueueLedger, is_by_memory, least_charge, most_charge
 
 MOST_SIZES = 4
-"""Sizes of GPUs that are tried one after the other, the smallest of all among them."""
+"""How many GPU sizes are tried one after the other; the smallest size is one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A pod that the plan makes leave its place."""
+    """A pod that the plan evicts or moves."""
 
     group: PodGroup
-    """As it was before the plan."""
+    """The group before the plan."""
     placed: Placed
     action: Action
     beneficiary: GroupKey | None
     seat: Assignment | None = None
-    """Where there is room for it in its place; None when there is none."""
+    """The place to which the pod moves; None when the pod is lost."""
 
 
 @dataclass(slots=True)
 class Prospects:
-    """What `prospects` has found out of one plan last, each with the stock of which it is true."""
+    """The latest results of `prospects` for one plan, each with the free resources for which it is valid."""
 
     places: tuple[object, Mask | None] = None, None
     """For which shapes of pods there is room."""
@@ -55,7 +55,7 @@ class Prospects:
 
 
 class WhatIf(Copied):
-    """What one plan knows; `start` and `evict` change it."""
+    """The state of one plan; `start` and `evict` change it."""
 
     snapshot: Value[Snapshot]
     board: Owned[PlacementState]
@@ -63,15 +63,17 @@ class WhatIf(Copied):
     shares: Value[Mapping[QueueName, Share]]
     leaving: Owned[dict[PodUid, Leaving]]
     changed: Owned[dict[GroupKey, PodGroup]]
-    """The running groups that are no longer as they are in the snapshot; pods that move are at their new places."""
+    """The running groups that differ from the snapshot; pods that move are at their new places."""
     growing: Owned[set[GroupKey]]
-    """The running groups of which more pods start in this plan: if any left, the new ones might start alone."""
+    """The running groups of which more pods start in this plan. Evicting pods of such a group might leave only the new
+    pods.
+    """
     seated: Value[tuple[Assignment, ...]]
-    """The places that were found last for the group that asks."""
+    """The places that were found last for the asking group."""
     all_seated: Value[tuple[Assignment, ...]]
-    """These and those found before."""
+    """These places and the places found before."""
     too_dear: Value[Refusal | None]
-    """Why the queue may not pay for the places that were found last; None when none were, or it may."""
+    """Why the queue may not pay for the places that were found last; None if there were none, or if it may pay."""
     prospects: Common[Prospects]
     _slots: Common[tuple[object, Slots | None]]
     _next: Common[dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources, Resources]]]
@@ -79,7 +81,7 @@ class WhatIf(Copied):
     _evictable: Common[Evictable | None]
 
     def __init__(self, snapshot: Snapshot, strategy: Strategy) -> None:
-        """Begin with the cluster as it is."""
+        """Begin with the current state of the cluster."""
         self.snapshot = snapshot
         self.board = PlacementState(snapshot, strategy)
         self.ledger = QueueLedger(snapshot)
@@ -90,20 +92,20 @@ class WhatIf(Copied):
 
     @property
     def roster(self) -> VictimCandidates:
-        """Who may ever have to leave; shared with all copies."""
+        """The groups that may ever be evicted; shared with all copies."""
         if self._roster is None:
             self._roster = VictimCandidates(self.snapshot)
         return self._roster
 
     @property
     def evictable(self) -> Evictable:
-        """What those hold who may have to leave; as it is in the plan, whose copies share it."""
+        """What evictable pods hold, in the state of the plan; shared with all copies."""
         if self._evictable is None:
             self._evictable = Evictable(self.snapshot, self.board.stock)
         return self._evictable
 
     def slots(self) -> Slots:
-        """Return how many pods of each size could sit somewhere, as things are now."""
+        """Return how many pods of each size fit on nodes now."""
         (seen, found), stock = self._slots, self.board.stock
         if found is None or seen != (stock, stock.changes):
             found = Slots(stock)
@@ -111,7 +113,7 @@ class WhatIf(Copied):
         return found
 
     def divide(self) -> None:
-        """Work out the fair shares; who only asks about one pod needs none."""
+        """Compute the fair shares; questions about one pod do not need them."""
         self.shares = fair_shares(self.snapshot)
 
     def share_of(self, queue: QueueName) -> Resources:
@@ -120,26 +122,26 @@ class WhatIf(Copied):
         return NOTHING if share is None else share.fair_share
 
     def adopt(self, spent: Self) -> None:
-        """Become what a copy has become, which is at its end; `Turns` that read this ledger see it."""
+        """Take over the state of a copy, which must not be used after that; `Turns` on this ledger see the change."""
         self.ledger.take_over(spent.ledger)
         spent.ledger = self.ledger
         self.take_over(spent)
 
     def as_it_is(self, running: PodGroup) -> PodGroup:
-        """Return a running group without the pods that leave."""
+        """Return a running group without the pods that are evicted."""
         return self.changed.get(running.key, running)
 
     def next_of(self, group: PodGroup) -> tuple[tuple[Pod, ...], Resources]:
-        """Return the pods that start next, and the least that their queue may have to pay for them: as limits judge."""
+        """Return the pods that start next, and the least that their queue may have to pay for them (for limits)."""
         _, pods, least, _ = self._next_known(group)
         return pods, least
 
     def most_of_next(self, group: PodGroup) -> Resources:
-        """Return the most that the queue may have to pay for these: as fair shares and turns judge."""
+        """Return the most that the queue may have to pay for these pods; fair shares and turns use the most."""
         return self._next_known(group)[-1]
 
     def _next_known(self, group: PodGroup) -> tuple[PodGroup, tuple[Pod, ...], Resources, Resources]:
-        """Return both, found out once while the group stays as it is; all copies share it."""
+        """Return both charges, computed once while the group does not change; shared with all copies."""
         found = self._next.get(group.key)
         if found is None or found[0] is not group:
             pods = next_chunk(group)
@@ -149,11 +151,11 @@ class WhatIf(Copied):
         return found
 
     def request(self, pods: Iterable[Pod]) -> Resources:
-        """Return the least that a queue may have to pay for pods that have no node yet: what limits are judged by."""
+        """Return the least that a queue may have to pay for pods that have no node yet; limits use the least."""
         return _sum(least_charge(pod, self.snapshot.nodes) for pod in pods)
 
     def most_request(self, pods: Iterable[Pod]) -> Resources:
-        """Return the most that a queue may have to pay for them: what is judged by that takes from others."""
+        """Return the most that a queue may have to pay for these pods (used to decide what other queues lose)."""
         return _sum(most_charge(pod, self.snapshot.nodes) for pod in pods)
 
     def start(self, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> tuple[Assignment, ...] | None:
@@ -164,9 +166,9 @@ class WhatIf(Copied):
         return seats
 
     def resettle(self, group: PodGroup, pods: Sequence[Pod]) -> PodGroup | None:
-        """Give pods that leave other places; return the group with them in it, or change nothing and return None.
+        """Give evicted pods other places; return the group with these places, or change nothing and return None.
 
-        One that gets its own place back does not leave. It keeps that if its node takes no other pods.
+        A pod that gets its own place back is not evicted. If its node takes no new pods, the pod keeps its own place.
         """
         home = self._closed_homes(pods)
         staying = tuple(self.leaving[seat.pod.uid].placed for seat in home)
@@ -184,7 +186,7 @@ class WhatIf(Copied):
         return replace(group, placed=(*group.placed, *come), pending=_without(group.pending, pods))
 
     def _closed_homes(self, pods: Sequence[Pod]) -> tuple[Assignment, ...]:
-        """Take the own places of those of the pods that leave nodes to which no pod like them may come any more."""
+        """Take the own places of the pods whose nodes no longer take new pods like them."""
         found = list[Assignment]()
         for pod in pods:
             home = self._home(self.leaving[pod.uid], self.board)
@@ -214,9 +216,9 @@ class WhatIf(Copied):
     def _place_within_quota(
         self, group: PodGroup, pods: Sequence[Pod], timing: Timing
     ) -> tuple[Assignment, ...] | None:
-        """Place pods that ask for GPU memory where the queue may pay for them: a part of a larger GPU costs less.
+        """Place pods that request GPU memory where the queue may pay for them: a part of a larger GPU costs less.
 
-        On the largest GPUs first, then on smaller ones as well.
+        The largest GPUs are tried first, then smaller GPUs as well.
         """
         memory_mib = self.snapshot.nodes.device_memory_mib
         sizes = np.unique(memory_mib[self.board.open_to_any(pods)])[::-1].tolist()
@@ -235,8 +237,8 @@ class WhatIf(Copied):
         return _sum(seat.pod.charge(int(memory[seat.column])) for seat in seats)
 
     def evict(self, group: PodGroup, leaving: Iterable[Placed], action: Action, beneficiary: GroupKey | None) -> None:
-        """Have pods of a running group leave their places; one that was to move has lost its new place then."""
-        # A chunk names its group without the chunks before it, which need not leave.
+        """Evict pods of a running group; a pod that was to move loses its new place."""
+        # A chunk names its group without the chunks before it, which may stay.
         original = self.snapshot.running.get(group.key, group)
         now = self.changed.get(group.key, original)
         gone = set[PodUid]()
@@ -250,7 +252,7 @@ class WhatIf(Copied):
         self.changed[group.key] = replace(now, placed=tuple(one for one in now.placed if one.pod.uid not in gone))
 
     def evict_torn(self, keys: Iterable[GroupKey], action: Action, beneficiary: GroupKey) -> None:
-        """Have pods not move after all whose gang loses its minimum: they would run alone."""
+        """Evict moved pods whose gang loses its minimum: they would run alone."""
         for key in keys:
             group = self.changed[key]
             moved = [one for one in group.placed if one.pod.uid in self.leaving]
@@ -258,11 +260,11 @@ class WhatIf(Copied):
                 self.evict(group, moved, action, beneficiary)
 
     def seat(self, seats: tuple[Assignment, ...]) -> None:
-        """Note the places that were found for the group that asks."""
+        """Record the places that were found for the asking group."""
         self.seated, self.all_seated = seats, self.all_seated + seats
 
     def bring_home(self, beneficiary: GroupKey) -> None:
-        """Let pods stay that were to move, but whose own places turned out not to be needed; parts of devices move."""
+        """Let pods stay that were to move but whose own places are not needed; pods with device parts still move."""
         for each in [one for one in self.leaving.values() if one.beneficiary == beneficiary]:
             pod, home = each.placed.pod, self._home(each, self.board)
             if each.seat is None or home is None:
@@ -274,7 +276,7 @@ class WhatIf(Copied):
             self.changed[each.group.key] = replace(now, placed=tuple(stay))
 
     def _home(self, leaving: Leaving, board: PlacementState) -> Assignment | None:
-        """Return a pod's own place if it has room there when others have left; None for parts of devices and claims."""
+        """Return a pod's own place if it has room there after the evictions; None for parts of devices and claims."""
         column, pod = self.snapshot.nodes.index.get(leaving.placed.node), leaving.placed.pod
         is_simple = pod.sharing is None and not pod.claims
         if column is None or not is_simple or not board.may_stay(pod, column):
@@ -282,7 +284,7 @@ class WhatIf(Copied):
         return Assignment(pod, column, (), later=True)
 
     def reprieve(self) -> None:
-        """Let pods stay that were to be lost and whose places have become free for another reason; gangs as a whole."""
+        """Let lost pods stay whose places have become free for another reason; gangs as a whole."""
         lost = dict[GroupKey, list[Leaving]]()
         for each in reversed(self.leaving.values()):
             if each.seat is None and each.action is not Action.EVICT_STALE:
@@ -293,7 +295,7 @@ class WhatIf(Copied):
                     self._stay([each])
 
     def _stay(self, lost: Sequence[Leaving]) -> bool:
-        """Let these pods of a group stay where they were if all of them have room and the group is whole then."""
+        """Let these pods of a group stay in their places if all of them have room and the group is then whole."""
         group, now = lost[0].group, self.changed[lost[0].group.key]
         after = replace(now, placed=(*now.placed, *(each.placed for each in lost)))
         request, board = _sum(charge_at(self.snapshot, each.placed) for each in lost), self.board.copy()
@@ -316,7 +318,7 @@ class WhatIf(Copied):
         return here and set(seat.devices) == set(placed.devices)
 
     def evictions(self) -> tuple[Eviction, ...]:
-        """Return who leaves, as the plan states it."""
+        """Return the evictions of the plan."""
         return tuple(self._eviction(each) for each in self.leaving.values())
 
     def _eviction(self, each: Leaving) -> Eviction:
