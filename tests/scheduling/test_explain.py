@@ -226,7 +226,7 @@ def test_the_message_of_a_pod_restricted_to_nodes_without_gpus_says_so_and_does_
 
     assert said.sentence == (
         "No node could hold the pod even when empty: "
-        "1 of 2 nodes has no GPUs, 1 is left out by its node selector or affinity."
+        "1 of 2 nodes has no GPUs, 1 is excluded by its node selector or affinity."
     )
     assert said.exceeds_cluster
 
