@@ -19,7 +19,6 @@ def nothing_collected() -> Iterator[None]:
 
     A collection also calls back into Python once Hypothesis has been used, and may happen at any time.
     """
-    gc.collect()
     gc.disable()
     try:
         yield
