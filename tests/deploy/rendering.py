@@ -112,7 +112,7 @@ def rendered(*arguments: str, kubernetes: str = build.DEFAULT_VERSION, **values:
 
 def objects(text: str) -> list[dict[str, Any]]:
     """Return every object of some manifests."""
-    return [item for item in yaml.safe_load_all(text) if item]
+    return [item for item in yaml.load_all(text, yaml.CSafeLoader) if item]
 
 
 def scheduler_config(manifests: str) -> str:
