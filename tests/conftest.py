@@ -1,7 +1,9 @@
 """Settings of every test: examples are the same in each run of CI, and a slow machine causes no failure."""
 
+import gc
 import os
 
+import structlog
 from hypothesis import settings
 
 # Tests start programs while a fake kubelet serves. gRPC would otherwise start a thread in the child between fork and
@@ -10,3 +12,12 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
 settings.register_profile("leeboard", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("leeboard")
+
+# A traceback as rich draws it takes half a second.
+_plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _plain])
+
+
+def pytest_collection_finish() -> None:
+    """Leave thousands of collected tests out of each collection of garbage."""
+    gc.freeze()
