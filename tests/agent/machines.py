@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from app.cli import main
 
 HERE = Path(__file__).parent
 MACHINES: Mapping[str, Any] = json.loads((HERE / "machines.json").read_text())
@@ -178,7 +181,14 @@ def environment(library: Path | None, machine: FakeMachine | None, **env: str) -
     )
 
 
-def printed(library: Path | None, machine: FakeMachine | None, **env: str) -> dict[str, Any]:
-    """Return the GpuNode that `leeboard agent --once -o json` prints."""
-    shown: dict[str, Any] = json.loads("\n".join(leeboard_agent(library, machine, "--once", "-o", "json", **env)))
+def printed(machine: FakeMachine, library: Path | None = None, **env: str) -> dict[str, Any]:
+    """Return the GpuNode that `leeboard agent --once -o json` prints: in this process, or in one with that library."""
+    as_json = ("--once", "-o", "json")
+    if library is not None:
+        text = "\n".join(leeboard_agent(library, machine, *as_json))
+    else:
+        result = CliRunner(env=environment(None, machine, **env)).invoke(main, ["agent", *as_json])
+        assert (result.exit_code, result.stderr) == (0, "")
+        text = result.stdout
+    shown: dict[str, Any] = json.loads(text)
     return shown

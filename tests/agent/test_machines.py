@@ -1,4 +1,7 @@
-"""What `leeboard agent --once` says of each machine: in a process of its own, where pynvml finds the driver as ever."""
+"""What `leeboard agent --once` says of each machine.
+
+An old driver, a table and no driver at all: by a process of its own, where pynvml finds the driver as ever.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,10 @@ def read(printed: dict[str, Any]) -> GpuNode:
 
 
 @pytest.mark.parametrize("name", ["dgx-1v", "dgx-a100", "hgx-h100", "pcie-one-bridge"])
-def test_the_layout_read_from_the_report_has_the_published_score_of_every_pair(
-    name: str, library: Path, furnish: Furnish
-) -> None:
+def test_the_layout_read_from_the_report_has_the_published_score_of_every_pair(name: str, loaded: Furnish) -> None:
     topology = TOPOLOGIES[MACHINES[name]["topology"]]
 
-    node = read(printed(library, furnish(name)))
+    node = read(printed(loaded(name)))
 
     assert node.layout is not None
     assert [list(row) for row in node.layout.scores] == topology["go_gpuallocator_pair_score"]
@@ -32,18 +33,18 @@ def test_the_layout_read_from_the_report_has_the_published_score_of_every_pair(
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "hgx-h100"])
-def test_every_pair_behind_an_nvswitch_has_all_its_links(name: str, library: Path, furnish: Furnish) -> None:
-    machine = furnish(name)
+def test_every_pair_behind_an_nvswitch_has_all_its_links(name: str, loaded: Furnish) -> None:
+    machine = loaded(name)
 
-    devices = printed(library, machine)["status"]["devices"]
+    devices = printed(machine)["status"]["devices"]
 
     links = [{link["uuid"]: link["nvlinks"] for link in device["links"]} for device in devices]
     matrix = [[links[one].get(machine.uuid(other), 0) for other in range(8)] for one in range(8)]
     assert matrix == machine.topology["nvlinks"]
 
 
-def test_one_device_is_reported_with_all_there_is_to_know(library: Path, furnish: Furnish) -> None:
-    status = printed(library, furnish("hgx-h100"))["status"]
+def test_one_device_is_reported_with_all_there_is_to_know(loaded: Furnish) -> None:
+    status = printed(loaded("hgx-h100"))["status"]
 
     device = status["devices"][1]
     assert status["driverVersion"] == "570.86.15"
@@ -69,8 +70,8 @@ def test_one_device_is_reported_with_all_there_is_to_know(library: Path, furnish
     }
 
 
-def test_what_the_hardware_does_not_have_is_left_out_and_no_failure(library: Path, furnish: Furnish) -> None:
-    status = printed(library, furnish("desktop"))["status"]
+def test_what_the_hardware_does_not_have_is_left_out_and_no_failure(loaded: Furnish) -> None:
+    status = printed(loaded("desktop"))["status"]
 
     (device,) = status["devices"]
     assert "failures" not in status
@@ -78,10 +79,8 @@ def test_what_the_hardware_does_not_have_is_left_out_and_no_failure(library: Pat
     assert {"mig", "fabric", "links", "numaNode"} & set(device) == set()
 
 
-def test_mig_instances_are_told_by_profile_also_where_the_driver_does_not_name_it(
-    library: Path, furnish: Furnish
-) -> None:
-    node = printed(library, furnish("mig"))
+def test_mig_instances_are_told_by_profile_also_where_the_driver_does_not_name_it(loaded: Furnish) -> None:
+    node = printed(loaded("mig"))
 
     assert node["status"]["devices"][0]["mig"] == {
         "enabled": True,
@@ -97,7 +96,7 @@ def test_mig_instances_are_told_by_profile_also_where_the_driver_does_not_name_i
 def test_an_old_driver_is_read_as_far_as_it_goes_and_what_it_lacks_is_named_once(
     old_library: Path, furnish: Furnish
 ) -> None:
-    node = printed(old_library, furnish("dgx-1v"))
+    node = printed(furnish("dgx-1v"), old_library)
 
     status = node["status"]
     assert [device["memoryMiB"] for device in status["devices"]] == [
@@ -123,17 +122,17 @@ def test_an_old_driver_is_read_as_far_as_it_goes_and_what_it_lacks_is_named_once
 def test_an_old_driver_that_does_not_know_switches_still_tells_links_by_peer_access(
     old_library: Path, furnish: Furnish
 ) -> None:
-    layout = read(printed(old_library, furnish("dgx-a100"))).layout
+    layout = read(printed(furnish("dgx-a100"), old_library)).layout
 
     assert layout is not None
     assert [list(row) for row in layout.scores] == TOPOLOGIES["dgx-a100"]["go_gpuallocator_pair_score"]
 
 
-def test_a_lost_gpu_leaves_the_others_as_they_are(library: Path, furnish: Furnish) -> None:
-    machine = furnish("dgx-a100")
+def test_a_lost_gpu_leaves_the_others_as_they_are(loaded: Furnish) -> None:
+    machine = loaded("dgx-a100")
     machine.fails("*", GPU_IS_LOST, 3)
 
-    status = printed(library, machine)["status"]
+    status = printed(machine)["status"]
 
     assert [device["index"] for device in status["devices"]] == [0, 1, 2, 4, 5, 6, 7]
     assert {device["health"] for device in status["devices"]} == {"Healthy"}
@@ -141,12 +140,12 @@ def test_a_lost_gpu_leaves_the_others_as_they_are(library: Path, furnish: Furnis
     assert status["failures"] == [{"call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost", "device": "index 3"}]
 
 
-def test_a_lost_gpu_that_still_has_a_name_is_unhealthy(library: Path, furnish: Furnish) -> None:
-    machine = furnish("dgx-a100")
+def test_a_lost_gpu_that_still_has_a_name_is_unhealthy(loaded: Furnish) -> None:
+    machine = loaded("dgx-a100")
     for call in ("GetMemoryInfo_v2", "GetPciInfo", "GetName", "GetNvLinkState", "GetP2PStatus", "GetMinorNumber"):
         machine.fails(f"nvmlDevice{call}", GPU_IS_LOST, 3)
 
-    node = read(printed(library, machine))
+    node = read(printed(machine))
 
     lost = node.devices[3]
     assert (lost.uuid, lost.health, lost.health_reason) == (machine.uuid(3), Health.UNHEALTHY, "GPU is lost")
@@ -155,12 +154,12 @@ def test_a_lost_gpu_that_still_has_a_name_is_unhealthy(library: Path, furnish: F
     assert node.layout.scores[0][1] == 1240
 
 
-def test_what_may_not_be_asked_is_named_and_the_rest_reported(library: Path, furnish: Furnish) -> None:
-    machine = furnish("mig")
+def test_what_may_not_be_asked_is_named_and_the_rest_reported(loaded: Furnish) -> None:
+    machine = loaded("mig")
     for call in ("GetMemoryInfo_v2", "GetComputeRunningProcesses", "GetGraphicsRunningProcesses"):
         machine.fails(f"nvmlDevice{call}", NO_PERMISSION)
 
-    status = printed(library, machine)["status"]
+    status = printed(machine)["status"]
 
     (device,) = status["devices"]
     assert "memoryMiB" not in device
@@ -181,18 +180,18 @@ def test_what_may_not_be_asked_is_named_and_the_rest_reported(library: Path, fur
         (999, "the NVIDIA driver cannot be opened: Unknown Error"),
     ],
 )
-def test_a_driver_that_does_not_open_is_a_message(error: int, says: str, library: Path, furnish: Furnish) -> None:
-    machine = furnish("desktop")
+def test_a_driver_that_does_not_open_is_a_message(error: int, says: str, loaded: Furnish) -> None:
+    machine = loaded("desktop")
     machine.fails("nvmlInit", error)
 
-    node = printed(library, machine)
+    node = printed(machine)
 
     assert (node["status"]["message"], node["status"]["devices"]) == (says, [])
     assert read(node).message == says
 
 
-def test_a_machine_without_a_gpu_says_so(library: Path, furnish: Furnish) -> None:
-    assert printed(library, furnish("empty"))["status"]["message"] == "the NVIDIA driver sees no GPU"
+def test_a_machine_without_a_gpu_says_so(loaded: Furnish) -> None:
+    assert printed(loaded("empty"))["status"]["message"] == "the NVIDIA driver sees no GPU"
 
 
 def test_without_any_driver_a_table_says_why_it_is_empty() -> None:
@@ -226,10 +225,10 @@ def test_the_table_shows_devices_who_holds_them_and_how_they_are_linked(
     assert lines[-1] == f"{machine.uuid(1)}: a row of its memory is to be remapped: it must be reset"
 
 
-def test_a_gpu_that_is_a_numa_node_itself_is_told_as_that_one(library: Path, furnish: Furnish) -> None:
-    machine = furnish("dgx-a100")
+def test_a_gpu_that_is_a_numa_node_itself_is_told_as_that_one(loaded: Furnish) -> None:
+    machine = loaded("dgx-a100")
     machine.sets(0, numa=9)
 
-    devices = printed(library, machine)["status"]["devices"]
+    devices = printed(machine)["status"]["devices"]
 
     assert [device["numaNode"] for device in devices[:2]] == [9, 3]

@@ -1,7 +1,6 @@
 """Machines with invalid answers of the driver: the rest is still reported, and the API server accepts all of it."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,12 +33,12 @@ def nvlinks(devices: tuple[DeviceReading, ...]) -> set[int]:
     ids=["another's", "empty", "of odd characters"],
 )
 def test_a_device_without_a_uuid_is_reported_as_a_failure_and_has_no_links(
-    said: Mapping[str, str], missing: str, library: Path, furnish: Furnish
+    said: Mapping[str, str], missing: str, loaded: Furnish
 ) -> None:
-    machine = furnish("dgx-a100")
+    machine = loaded("dgx-a100")
     machine.tells(said)
 
-    status = printed(library, machine)["status"]
+    status = printed(machine)["status"]
 
     assert breaches(status, status_schema()) == []
     assert [device["index"] for device in status["devices"]] == [0, 1, 2, 4, 5, 6, 7]
@@ -66,12 +65,12 @@ def test_impossible_numbers_are_left_out_and_named(loaded: Furnish, driver: Driv
     )
 
 
-def test_invalid_texts_are_left_out(library: Path, furnish: Furnish) -> None:
-    machine = furnish("pcie-one-bridge")
+def test_invalid_texts_are_left_out(loaded: Furnish) -> None:
+    machine = loaded("pcie-one-bridge")
     odd = b"driver 55\xff0\ndevice.0.name A\xff100\ndevice.1.pci 0000:08:00.\xff\ndevice.2.uuid GPU-\xff\n"
     machine.path.write_bytes(odd + machine.path.read_bytes())
 
-    status = printed(library, machine)["status"]
+    status = printed(machine)["status"]
 
     assert breaches(status, status_schema()) == []
     assert [device.get("pciBusId") for device in status["devices"]] == [
@@ -235,12 +234,12 @@ def test_remapped_errors_do_not_count_while_the_rows_cannot_be_read(loaded: Furn
     assert [each.call for each in look.failures] == ["nvmlDeviceGetRemappedRows"]
 
 
-def test_reports_of_odd_machines_match_the_schema(library: Path, furnish: Furnish) -> None:
-    machine = furnish("mig")
+def test_reports_of_odd_machines_match_the_schema(loaded: Furnish) -> None:
+    machine = loaded("mig")
     machine.sets(0, minor=2**32 - 1, ecc=NO_NUMBER, memory__used=NO_NUMBER, compute=f"1:{2**64 - 2}")
     machine.sets(0, part__0__mib=10**17)
 
-    status: dict[str, Any] = printed(library, machine)["status"]
+    status: dict[str, Any] = printed(machine)["status"]
 
     assert breaches(status, status_schema()) == []
     assert len(status["devices"][0]["mig"]["instances"]) == 2

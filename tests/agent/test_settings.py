@@ -1,6 +1,5 @@
 """The settings of a user, and the messages about wrong ones."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from click.testing import CliRunner
 from app.agent.settings import AgentSettings
 from app.cli import main
 from tests.agent.conftest import Furnish
-from tests.agent.machines import leeboard_agent
+from tests.agent.machines import leeboard_agent, printed
 
 
 @pytest.mark.parametrize(
@@ -58,16 +57,15 @@ def test_help_names_every_setting() -> None:
     assert all(f"LEEBOARD_AGENT_{name.upper()}" in text for name in AgentSettings.model_fields)
 
 
-def test_processes_are_looked_up_in_the_configured_directory(library: Path, furnish: Furnish, tmp_path: Path) -> None:
+def test_processes_are_looked_up_in_the_configured_directory(loaded: Furnish, tmp_path: Path) -> None:
     uid = "3f6b2a10-5c1d-4e8f-9a7b-0123456789ab"
     (tmp_path / "proc" / "77").mkdir(parents=True)
     (tmp_path / "proc" / "77" / "cgroup").write_text(f"0::/kubepods/pod{uid}/c\n")
-    machine = furnish("desktop")
+    machine = loaded("desktop")
     machine.sets(0, compute=f"77:{300 << 20} 78:{1 << 20}")
 
-    lines = leeboard_agent(library, machine, "--once", "-o", "json", LEEBOARD_AGENT_PROC_ROOT=str(tmp_path / "proc"))
+    (device,) = printed(machine, LEEBOARD_AGENT_PROC_ROOT=str(tmp_path / "proc"))["status"]["devices"]
 
-    (device,) = json.loads("\n".join(lines))["status"]["devices"]
     assert device["processes"] == [{"podUid": uid, "memoryMiB": 300}]
 
 
