@@ -116,51 +116,33 @@ def bound(name: str, node: str = "a") -> RawObject:
     return pod | {"spec": pod["spec"] | {"nodeName": node}, "status": {"phase": "Running"}}
 
 
-async def test_the_gpu_of_a_pod_whose_deletion_was_missed_is_free_after_the_audit() -> None:
+UNBOUND = manifests.pod(Job(name="p", queue="none", gpus=3))
+Change = Callable[[World, RawObject], object]
+
+
+@pytest.mark.parametrize(
+    ("pod", "change", "before", "after", "found"),
+    [
+        (bound("p"), lambda world, pod: world.delete(pod), 1, 4, {("pods", "gone"): 1}),
+        (bound("p"), lambda world, pod: world.patch(pod, status={"phase": "Succeeded"}), 1, 4, {("pods", "gone"): 1}),
+        (None, lambda world, _: world.cluster.create(Resource.PODS, bound("p")), 4, 1, {("pods", "missed"): 1}),
+        (UNBOUND, lambda world, pod: world.patch(pod, spec={"nodeName": "a"}), 4, 1, {("pods", "stale"): 1}),
+    ],
+    ids=["gone", "finished", "come", "bound"],
+)
+async def test_the_gpu_of_a_pod_whose_deletion_was_missed_is_free_after_the_audit(
+    pod: RawObject | None, change: Change, before: int, after: int, found: dict[tuple[str, str], int]
+) -> None:
     async with audited("a") as (world, cluster):
-        pod = cluster.create(Resource.PODS, bound("p"))
+        made = {} if pod is None else cluster.create(Resource.PODS, pod)
         await passes(1)
-        await cluster.lose(lambda: world.delete(pod))
-        before = world.free_gpus()
+        await cluster.lose(lambda: change(world, made))
+        unseen = world.free_gpus()
 
         await passes(ROUND_S)
 
-        assert (before, world.free_gpus()) == ({"a": 1}, {"a": 4})
-        assert drift(world) == {("pods", "gone"): 1}
-
-
-async def test_the_gpu_of_a_pod_whose_end_was_missed_is_free_after_the_audit() -> None:
-    async with audited("a") as (world, cluster):
-        pod = cluster.create(Resource.PODS, bound("p"))
-        await passes(1)
-        await cluster.lose(lambda: world.patch(pod, status={"phase": "Succeeded"}))
-
-        await passes(ROUND_S)
-
-        assert world.free_gpus() == {"a": 4}
-
-
-async def test_a_pod_whose_creation_was_missed_is_charged_after_the_audit() -> None:
-    async with audited("a") as (world, cluster):
-        await cluster.lose(lambda: cluster.create(Resource.PODS, bound("p")))
-        before = world.free_gpus()
-
-        await passes(ROUND_S)
-
-        assert (before, world.free_gpus()) == ({"a": 4}, {"a": 1})
-        assert drift(world) == {("pods", "missed"): 1}
-
-
-async def test_a_pod_whose_binding_was_missed_is_charged_after_the_audit() -> None:
-    async with audited("a") as (world, cluster):
-        pod = cluster.create(Resource.PODS, manifests.pod(Job(name="p", queue="none", gpus=3)))
-        await passes(1)
-        await cluster.lose(lambda: world.patch(pod, spec={"nodeName": "a"}))
-
-        await passes(ROUND_S)
-
-        assert world.free_gpus() == {"a": 1}
-        assert drift(world) == {("pods", "stale"): 1}
+        assert (unseen, world.free_gpus()) == ({"a": before}, {"a": after})
+        assert drift(world) == found
 
 
 @pytest.mark.parametrize("reads", [1, 2])

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import orjson
+import structlog
 from starlette.types import ASGIApp
 
 from app.web.connection import ConnectionLimits
@@ -111,3 +113,18 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 def get(path: str, *headers: str) -> bytes:
     """Write one request without a body."""
     return "\r\n".join((f"GET {path} HTTP/1.1", "Host: x", *headers)).encode() + b"\r\n\r\n"
+
+
+@contextlib.contextmanager
+def serving_from_a_thread(application: ASGIApp) -> Iterator[int]:
+    """Return the port of an application that runs in a thread of its own: Hypothesis does not speak asyncio."""
+    loop = asyncio.new_event_loop()
+    bound = listener(application, HOST, 0, limits=CONNECTIONS)
+    running = loop.create_task(bound.run())
+    thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))
+    with structlog.testing.capture_logs():
+        thread.start()
+        yield bound.port
+        loop.call_soon_threadsafe(running.cancel)
+        thread.join()
+    loop.close()

@@ -1,22 +1,18 @@
 """Whatever is posted to a verb, the answer is 200 in the form that kube-scheduler can decode."""
 
-import asyncio
 import http.client
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
 import pytest
-import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.telemetry import Metrics, Verb
 from app.web import webhooks
-from app.web.listener import listener
 from tests.web.fakes import FakeExtender
-from tests.web.served import CONNECTIONS, HOST
+from tests.web.served import HOST, serving_from_a_thread
 
 FIELDS = (
     *("Pod", "Nodes", "NodeNames", "NodeNameToVictims", "NodeNameToMetaVictims", "PodName", "PodNamespace", "PodUID"),
@@ -35,17 +31,8 @@ ALMOST = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Serve from a thread of its own, because hypothesis does not support asyncio."""
-    loop = asyncio.new_event_loop()
-    bound = listener(webhooks.application(FakeExtender(), Metrics()), HOST, 0, limits=CONNECTIONS)
-    running = loop.create_task(bound.run())
-    thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))
-    with structlog.testing.capture_logs():
-        thread.start()
-        yield bound.port
-        loop.call_soon_threadsafe(running.cancel)
-        thread.join()
-    loop.close()
+    with serving_from_a_thread(webhooks.application(FakeExtender(), Metrics())) as port:
+        yield port
 
 
 def posted(port: int, verb: Verb, body: bytes) -> object:

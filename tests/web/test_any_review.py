@@ -1,14 +1,11 @@
 """Whatever is posted to admission, the answer is a review with the request's uid, or a problem, never a failure."""
 
-import asyncio
 import http.client
-import threading
 from base64 import b64decode
 from collections.abc import Iterator
 
 import orjson
 import pytest
-import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,11 +16,10 @@ from app.model.seam import RawObject
 from app.settings import Settings
 from app.telemetry import Metrics, Review
 from app.web import admission
-from app.web.listener import listener
 from tests.cluster.patched import patched
 from tests.control.desk import FakeEntrance
 from tests.control.ready import Told
-from tests.web.served import CONNECTIONS, HOST
+from tests.web.served import HOST, serving_from_a_thread
 
 FIELDS = (
     *("metadata", "name", "namespace", "uid", "generateName", "labels", "annotations", "spec", "containers", "env"),
@@ -88,18 +84,10 @@ DEEP = "so deep"
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Serve from a thread of its own, because hypothesis does not support asyncio."""
-    loop = asyncio.new_event_loop()
+
     judge = Admission(ClusterCache(), FakeEntrance(), Settings(markers=frozenset({ASK_MARKER})), freshness=Told())
-    bound = listener(admission.application(judge, Metrics()), HOST, 0, limits=CONNECTIONS)
-    running = loop.create_task(bound.run())
-    thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([running])))
-    with structlog.testing.capture_logs():
-        thread.start()
-        yield bound.port
-        loop.call_soon_threadsafe(running.cancel)
-        thread.join()
-    loop.close()
+    with serving_from_a_thread(admission.application(judge, Metrics())) as port:
+        yield port
 
 
 def posted(port: int, verb: Review, body: bytes) -> tuple[int, object]:
