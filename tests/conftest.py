@@ -14,8 +14,7 @@ settings.register_profile("leeboard", deadline=None, derandomize="CI" in os.envi
 settings.load_profile("leeboard")
 
 # A traceback as rich draws it takes half a second.
-_plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _plain])
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 
 def pytest_collection_finish() -> None:
