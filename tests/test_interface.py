@@ -79,7 +79,7 @@ def _marks() -> Iterator[str]:
 
 def _manifests() -> Iterator[Mapping[str, Any]]:
     for path in sorted((ROOT / "deploy" / "kustomize").glob("*/manifests.yaml")):
-        yield from (item for item in yaml.safe_load_all(path.read_text()) if item)
+        yield from (item for item in yaml.load_all(path.read_text(), yaml.CSafeLoader) if item)
 
 
 def _objects() -> Iterator[str]:
@@ -93,7 +93,7 @@ def _objects() -> Iterator[str]:
 def _fields() -> Iterator[str]:
     """Yield each field of our resources, as a path below its kind."""
     for path in (ROOT / "deploy" / "leeboard" / "files" / "crds").glob("*.yaml"):
-        for crd in (item for item in yaml.safe_load_all(path.read_text()) if item):
+        for crd in (item for item in yaml.load_all(path.read_text(), yaml.CSafeLoader) if item):
             for version in crd["spec"]["versions"]:
                 kind = f"{crd['spec']['names']['kind']}.{crd['spec']['group']}/{version['name']}"
                 yield from _properties(version["schema"]["openAPIV3Schema"], kind)

@@ -25,6 +25,8 @@ from app.simulation.manifests import Job, Quota
 from app.telemetry import Metrics
 
 T = TypeVar("T")
+USUAL = Settings()
+"""Made once: to read them takes milliseconds, and nearly every test has them."""
 
 
 class FickleCluster(SimulatedCluster):
@@ -171,7 +173,7 @@ class World:
         self.now = clock = asyncio.get_running_loop().time
         self.cluster, self.metrics = cluster, Metrics()
         clocks = Clocks(monotonic=clock, wall=clock)
-        components = Components(settings or Settings(), cluster, self.metrics, clocks=clocks, plan=plan)
+        components = Components(settings or USUAL, cluster, self.metrics, clocks=clocks, plan=plan)
         self.running = components.running
         self.cache = components.cache
         self.leadership, self.freshness = components.leadership, components.freshness
@@ -327,8 +329,8 @@ class World:
 async def living(
     *nodes: str, gpus: int = 1, cluster: FickleCluster | None = None, plan: Plans = full_plan, **settings: Any
 ) -> AsyncIterator[World]:
-    """Run Leeboard on a new cluster of `nodes`, or on an existing one."""
-    world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings), plan=plan)
+    """Run Leeboard on a new cluster of `nodes`, or on one that is there."""
+    world = World(cluster or furnished(*nodes, gpus=gpus), Settings(**settings) if settings else USUAL, plan=plan)
     running = [asyncio.create_task(part.run()) for part in world.running]
     try:
         await world.freshness.synced()
