@@ -29,7 +29,7 @@ VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed crds policies admission_
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-versions cluster check house fmt bench bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
+.PHONY: help run test unit test-versions cluster check house fmt bench bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ run: $(INSTALLED) ## run the service on a simulated cluster, with traffic; no Ku
 
 test: check ## check, then run every test in two processes, each with a control plane of its own (WORKERS=2)
 	$(BIN)/python -m pytest $(IN_PARALLEL) tests/system $(FAST_TESTS) $(PYTEST_ARGS)
+
+unit: $(INSTALLED) ## the tests of rules, in two processes; those marked `slow` are left to `make test`
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --durations=10 -m "not slow" $(FAST_TESTS) $(PYTEST_ARGS)
 
 test-versions: $(INSTALLED) ## the tests of admission, gangs, actions and GPU sharing on other versions of Kubernetes
 	for version in $(OTHER_VERSIONS); do \

@@ -29,6 +29,8 @@ from loadtest.snapshots import NOW, elastic, gangs, gangs_of_parts, hopeless, lo
 from tests import given
 from tests.cluster.steps import nothing_collected
 
+pytestmark = pytest.mark.slow
+
 TRIES = 3
 SLACK = 3.0
 """A cost of n log n grows by less than 1.3 per pod over these sizes, one of n * n by 4."""

@@ -10,6 +10,8 @@ from app.model.seam import Resource
 from tests.kube.apiserver import kubeconfig
 from tests.kube.bulk import JOBS, heavy_job, heavy_pod, holding
 
+pytestmark = pytest.mark.slow
+
 PODS = 10_000
 BYTES_A_POD = 8_192
 """Measured: 2,500 to 2,900, half of them for the two pages under way; whole objects take 30,500."""

@@ -17,6 +17,8 @@ from tests.agent.kubelet import FakeKubelet
 from tests.agent.machines import XID, FakeMachine, environment
 from tests.kube.apiserver import kubeconfig, listening, status
 
+pytestmark = pytest.mark.slow
+
 WITHIN_S = 30.0
 PATH = "/apis/leeboard.dev/v1alpha1/gpunodes"
 

@@ -13,6 +13,8 @@ import pytest
 from tests.kube.apiserver import kubeconfig
 from tests.kube.bulk import holding
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FEW = 256
 

@@ -19,6 +19,8 @@ from app.model.podgroup import GroupSpec
 from tests import given
 from tests.cluster.steps import entries, steps
 
+pytestmark = pytest.mark.slow
+
 FEW, MANY = 60, 240
 """Four times as many: a scan of all takes several times as long, a copy of a bucket does not."""
 

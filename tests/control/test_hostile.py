@@ -35,6 +35,8 @@ from tests.control.wired import World, living, passes
 from tests.grouping import objects
 from tests.hostile import ANY, NUMBER, TEXT, TEXTS, Hostile, Raw, Shape, hostile, merged, of_crd, of_model, together
 
+pytestmark = pytest.mark.slow
+
 HOME = str(Path(app.__file__).parent)
 NOT_OURS = str(Path(HOME) / "simulation")
 CRDS = Path(__file__).parents[2] / "deploy" / "leeboard" / "files" / "crds"

@@ -18,6 +18,8 @@ from app.settings import Settings
 from tests.deploy.reading import FIXED, Object, environment_of, pod_of, settings_of, workload_of
 from tests.deploy.rendering import FORMS, NAMESPACE, objects, rendered, scheduler_config
 
+pytestmark = pytest.mark.slow
+
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 GIVEN_CERTIFICATE: dict[str, Any] = {"certificate": {"secretName": "leeboard-tls", "caBundle": CA}}
 INJECTED: dict[str, Any] = {

@@ -11,6 +11,8 @@ from app.model.marks import PREFIX
 from tests.deploy.reading import FIXED, Object, pod_of, settings_of, workload_of
 from tests.deploy.rendering import CHART, FORMS, helm, objects, rendered
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("values", [{}, {"form": "beside"}, FIXED], ids=str)
 def test_every_container_is_confined(values: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ import yaml
 from app.settings import Settings
 from tests.deploy.rendering import CHART, FORMS, SCHEMA, THE_CHARTS_OWN, ChartError, files, helm, objects, rendered
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("form", FORMS)
 def test_helm_lint_finds_no_problem(form: str) -> None:

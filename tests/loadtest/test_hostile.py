@@ -8,6 +8,8 @@ from loadtest.attacks import ATTACKS, Port, attack
 from loadtest.hostile import Outcome, outcome_of, settings_in
 from loadtest.target import Target
 
+pytestmark = pytest.mark.slow
+
 NODES = 100
 SECONDS = 1.0
 CHOSEN = ("half-sent-posts to operations", "pipelined-probes to operations", "one-byte-chunks to admission")

@@ -9,6 +9,8 @@ from app.model.queue import Queue
 from app.scheduling.preemption.ageing import LONGEST_PAUSE_S
 from loadtest.saturated import POLICIES, Figures, Job, Load, Play, weighted
 
+pytestmark = pytest.mark.slow
+
 CAME_AT = 300.0
 END = 1200.0
 

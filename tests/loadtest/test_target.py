@@ -8,6 +8,8 @@ import pytest
 from loadtest.target import Target, Usage
 from tests.system.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 NODES = 16
 
 

@@ -88,7 +88,7 @@ def beside_hopeless(nodes: int, hopeless: int) -> Snapshot:
     return replace(made, running={**made.running, **firm})
 
 
-@pytest.mark.parametrize("hopeless", [40, 400])
+@pytest.mark.parametrize("hopeless", [40, pytest.param(400, marks=pytest.mark.slow)])
 def test_a_podgroup_that_can_be_helped_is_searched_for_behind_any_number_of_hopeless_podgroups(hopeless: int) -> None:
     assert "last" in helped(plans(beside_hopeless(50, hopeless), Policy(actions=(Action.ALLOCATE, Action.RECLAIM))))
 
@@ -341,6 +341,7 @@ def held_by(name: str, *, each: int, gpus: int = 1) -> list[PodGroup]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [Action.CONSOLIDATE, Action.RECLAIM, Action.PREEMPT])
 def test_a_podgroup_that_an_action_can_help_is_helped_within_5_plans_behind_2000_hopeless_ones(action: Action) -> None:
     made = {

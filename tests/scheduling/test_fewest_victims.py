@@ -25,6 +25,8 @@ from app.scheduling.policy import Policy
 from app.scheduling.queues.order import last_chunk, turn
 from tests import given
 
+pytestmark = pytest.mark.slow
+
 EAST = Constraint(node_selector=(("zone", "east"),))
 MOST_RUNNING = 8
 SMALL = 4

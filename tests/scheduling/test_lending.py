@@ -302,10 +302,10 @@ def test_a_queue_borrows_its_deserved_share_beyond_the_fair_share_of_the_queue_a
     assert sorted(start.group.name for start in made.starts) == ["uid-o1", "uid-o2"]
 
 
-# Fixed clusters, because this does not hold for all. A queue may hold pods within its fair share but beyond its
-# deserved share. A queue that only takes what it deserves reclaims them (KAI's rule). This happens with an elastic
-# PodGroup that grows after it has reached its minimum, and with a PodGroup whose queue deserves the room only after its
-# terminating pods are gone.
+# Fixed clusters: it is not true of all. What a queue holds within its fair share, but beyond what it deserves, is
+# reclaimed by one that only takes what it deserves (KAI's rule): an elastic PodGroup that grows after it has found its
+# minimum, or a PodGroup whose queue deserves the room only when its leaving pods have left.
+@pytest.mark.slow
 @pytest.mark.parametrize("planned", [by_search, at_once])
 @pytest.mark.parametrize("changed", [lambda cluster: cluster, torn], ids=["as made", "torn"])
 def test_no_pod_starts_that_the_same_or_the_next_plan_reclaims(

@@ -27,6 +27,8 @@ from app.scheduling.queues.quota import QueueLedger
 from app.settings import Preset, Settings
 from tests.scheduling.worlds import World, is_whole, world, worlds
 
+pytestmark = pytest.mark.slow
+
 K = TypeVar("K")
 V = TypeVar("V")
 

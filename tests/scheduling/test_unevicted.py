@@ -207,6 +207,7 @@ def test_a_second_plan_gives_the_same_message_about_nodes_kept_for_an_aged_podgr
     assert said(first) == said(second)
 
 
+@pytest.mark.slow
 @for_all(worlds)
 def test_plans_of_one_state_give_the_same_messages_whatever_the_plan_before_searched_for(world: World) -> None:
     snapshot, made, memory = world.snapshot(), list[Plan](), NO_MEMORY
@@ -218,6 +219,7 @@ def test_plans_of_one_state_give_the_same_messages_whatever_the_plan_before_sear
         assert said(made[0]) == said(made[1]) == said(made[2])
 
 
+@pytest.mark.slow
 @for_all(worlds)
 def test_a_change_elsewhere_does_not_change_the_message(world: World) -> None:
     idle = given.node("elsewhere", gpus=0, cpu=0)
@@ -244,6 +246,7 @@ def test_a_short_plan_gives_the_same_message_about_a_share_kept_for_an_aged_podg
     assert said(short)["uid-young"] == said(full)["uid-young"]
 
 
+@pytest.mark.slow
 @for_all(worlds)
 def test_short_and_full_plans_of_one_state_name_the_same_causes(world: World) -> None:
     snapshot, words = world.snapshot(), Words()

@@ -14,6 +14,8 @@ from app.web import webhooks
 from tests.web.fakes import FakeExtender
 from tests.web.served import HOST, serving_from_a_thread
 
+pytestmark = pytest.mark.slow
+
 FIELDS = (
     *("Pod", "Nodes", "NodeNames", "NodeNameToVictims", "NodeNameToMetaVictims", "PodName", "PodNamespace", "PodUID"),
     *("Node", "Pods", "UID", "NumPDBViolations", "metadata", "uid", "pod", "nodenames", "items"),

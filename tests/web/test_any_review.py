@@ -21,6 +21,8 @@ from tests.control.desk import FakeEntrance
 from tests.control.ready import Told
 from tests.web.served import HOST, serving_from_a_thread
 
+pytestmark = pytest.mark.slow
+
 FIELDS = (
     *("metadata", "name", "namespace", "uid", "generateName", "labels", "annotations", "spec", "containers", "env"),
     *("initContainers", "schedulingGates", "schedulerName", "resources", "requests", "limits", "nodeName", "queue"),

@@ -26,6 +26,8 @@ from app.simulation.webhooks import ExtenderError, Filtered
 from app.simulation.workload import PARTS, Arrival, Creation
 from tests.control.wired import FickleCluster, World, living, ref
 
+pytestmark = pytest.mark.slow
+
 NODES, GPUS = ("n1", "n2", "n3"), 4
 MEMORY_MIB = 81559
 AGEING_S = 300
