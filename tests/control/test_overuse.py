@@ -143,9 +143,7 @@ async def test_a_short_overuse_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize(("swings", "calm_s", "told"), [(20, CALM_S / 2, 1), (2, CALM_S + 2 * LOOK_S, 2)])
-async def test_a_pod_that_varies_around_its_request_gets_one_event(
-    swings: int, calm_s: float, told: int
-) -> None:
+async def test_a_pod_that_varies_around_its_request_gets_one_event(swings: int, calm_s: float, told: int) -> None:
     async with scene() as node:
         for _ in range(swings):
             node.uses(9_300)

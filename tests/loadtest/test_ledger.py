@@ -35,7 +35,6 @@ def test_counted_pods_are_bound_when_their_binding_was_answered() -> None:
     assert (ledger.bound, ledger.binds_s) == (2, [1.5, 2.0])
 
 
-
 def test_pod_that_is_bound_twice_counts_once_and_writes_twice() -> None:
     ledger = noted(bind("a"), bind("a", at="20:26:43.000000"))
 
