@@ -14,6 +14,7 @@ from app.model.names import GroupKey
 from app.model.node import Node
 from app.model.podgroup import FOREVER_S, PodGroup
 from app.model.queue import Queue
+from app.model.reason import Reason, Refusal
 from app.model.resources import GPU
 from app.model.snapshot import Snapshot
 from app.scheduling.explain.unsatisfiable import judged
@@ -85,6 +86,15 @@ def test_room_for_the_rest_of_a_gang_is_kept_from_queues_that_hold_their_deserve
     for found in both(crowded(gang, *others)):
         assert (found.starts, found.kept_for) == ((), frozenset({gang.key}))
         assert all("1 PodGroup ahead of it takes the room" in found.refusals[other.key].sentence for other in others)
+
+
+def test_a_gang_without_pods_that_can_start_keeps_no_room_and_does_not_fail_the_plan() -> None:
+    refusal = Refusal(reason=Reason.NOT_CONSIDERED, sentence="The scheduler does not consider pod rest-0.")
+    gang, others = replace(partially_bound(2), pending=(), refusal=refusal), waiting(1, "other")
+
+    for found in both(crowded(gang, *others)):
+        assert (started(found), found.kept_for) == ([others[0].key], frozenset())
+        assert found.refusals[gang.key] == refusal
 
 
 def test_a_queue_below_its_deserved_share_gets_the_room_kept_for_a_gang_of_another_queue() -> None:

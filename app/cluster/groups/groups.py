@@ -114,7 +114,12 @@ def form(
     )
     refusal = refusal or _missing_members(group, members)
     refusal = refusal or set_aside
-    return group if refusal is None else replace(group, refusal=refusal)
+    if refusal is None:
+        return group
+    if refusal.reason in {Reason.NOT_CONSIDERED, Reason.REFUSED_BY_SCHEDULER} and is_bound_in_part(group):
+        # They start later: until then the planner keeps room for them.
+        group = replace(group, pending=replace(members, stuck=(), overlooked=()).ready())
+    return replace(group, refusal=refusal)
 
 
 def is_stale(group: PodGroup) -> bool:

@@ -261,6 +261,8 @@ class PlacementState(Copied):
 
     def common_shape(self, pods: Sequence[Pod]) -> Shape | None:
         """Return the shape that all pods share. Return None if shapes differ or a pod has restrictions of its own."""
+        if not pods:
+            return None
         first, shape = pods[0], shape_of(pods[0])
         for pod in pods:
             if self._is_special(pod) or (pod is not first and shape_of(pod) != shape):

@@ -160,7 +160,7 @@ class Allocation:
         if group.key in keeping.seats or not is_torn(group) or not may_keep(group, self._draft.now):
             return
         chunk, _ = self._state.next_of(group)
-        if keeping.may_be_completed(group, chunk):
+        if chunk and keeping.may_be_completed(group, chunk):
             keeping.keep(group, chunk)
 
     def _seats(
