@@ -246,7 +246,7 @@ async def test_a_cause_that_lasts_makes_one_event() -> None:
         await passes(TOLD_FOR_S / 2)
 
         assert world.cluster.told == [("large-0", "NoNodeFits")]
-        assert "8 GPUs asked" in world.cluster.events[0].note
+        assert "8 GPUs requested" in world.cluster.events[0].note
 
 
 async def test_a_cause_that_lasts_long_makes_another_event() -> None:
