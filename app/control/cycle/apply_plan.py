@@ -90,7 +90,7 @@ class PlanApplier:
         return whole
 
     def somebody_waits(self) -> bool:
-        """Return whether a group waits for which a search for victims may help."""
+        """Return whether any waiting group may be helped by a search for victims."""
         return any(refusal.may_find_victims for refusal in self.refusals.values())
 
     def note_changes(self, changes: Changes) -> None:

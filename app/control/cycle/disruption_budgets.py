@@ -2,8 +2,9 @@
 
 1. one list of all PodDisruptionBudgets: most clusters have no exhausted budget, and then nothing else is requested
 2. in the namespaces with exhausted budgets, a dry run of the eviction of each victim
-3. in the namespaces where a dry run is forbidden, a dry run for the other groups: these would be chosen next Results
-   are kept for a while. A failed request protects no pod: the Eviction API decides in the end.
+3. in the namespaces where a dry run is forbidden, a dry run for the other groups: these would be chosen next
+
+Results are kept for a while. A failed request protects no pod: the Eviction API decides in the end.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ a cluster.
 """
 
 ASKERS = 8
-"""Dry runs in flight at once."""
+"""The most dry runs in flight at once."""
 
 
 class Budgets:

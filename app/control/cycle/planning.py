@@ -93,7 +93,7 @@ class Planning:
 
     @property
     def refusals_to_tell(self) -> Mapping[GroupKey, Refusal]:
-        """The same; empty while another replica decides, since this replica does not know the current reasons."""
+        """The same as `refusals`, but empty while another replica decides: the reasons here are old then."""
         return {} if self._readiness.leadership.failure() else self.refusals
 
     def position(self, snapshot: Snapshot, key: GroupKey) -> Position | None:
@@ -125,7 +125,7 @@ class Planning:
                 self.attempts.stand_down()
                 continue
             if self._readiness.freshness.failure():
-                # Objects that are not listed yet, or not seen any more, would look like free space and unused quota.
+                # Objects that are not listed yet, or no longer watched, would look like free space and unused quota.
                 continue
             self.attempts.end_what_is_over()
             await self._plan_or_say()

@@ -74,7 +74,8 @@ class Extender:
     async def filter(self, question: PodQuestion) -> FilterAnswer:
         """Answer which of the offered nodes the pod may use: exactly one, once the pod is decided."""
         if question.uid is not None:
-            # kube-scheduler asks as soon as it leads; we learn of that a moment later. An error would set the pod back.
+            # kube-scheduler asks as soon as it leads; Leeboard learns of that a moment later. An error would make the
+            # pod back off.
             await self._readiness.leadership.settled(within_s=TAKEOVER_S)
         unready = self._unready()
         if unready:

@@ -101,7 +101,7 @@ class PlanDraft:
         return refusal is None or refusal.may_find_victims
 
     def likeness(self, group: PodGroup) -> Likeness:
-        """Return a key: searches for groups with equal keys and equal numbers of pods have the same result."""
+        """Return a key for the results of searches: equal keys with equal numbers of pods have the same result."""
         found = self.likenesses.get(group.key)
         if found is None:
             found = self.likenesses[group.key] = likeness_of(self.state.board, group)
