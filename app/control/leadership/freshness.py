@@ -56,9 +56,13 @@ class Freshness:
 
     def failure(self) -> str:
         """Return why no question can be answered now, "" when all can: a watch is not listed yet, lost, or silent."""
-        # This runs for every question; `checks` gives more details to users.
-        unheard = next((said for resource in self._watches if (said := self._check(resource).failure)), "")
-        return unheard or self._owners.failure
+        # This runs for every question. Only a kind that may fail gets the words of its check.
+        now = self._clock()
+        for resource, watch in self._watches.items():
+            is_fresh = watch.listed and not watch.lost and now - watch.heard_at <= STALE_AFTER_S
+            if not is_fresh and (failure := self._check(resource).failure):
+                return failure
+        return self._owners.failure
 
     def checks(self) -> list[Check]:
         """Return one check for each kind, and one for the owners of pods."""

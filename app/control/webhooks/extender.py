@@ -182,7 +182,7 @@ class Extender:
         Its watch of nodes may pause for half a minute and more after an outage of the API server (client-go).
         """
         index = self._cache.snapshots.table().index
-        return any(name not in index for name in question.offered)
+        return not all(map(index.__contains__, question.offered))
 
     def _elsewhere(self, pod: Pod, held: Reservation, question: PodQuestion) -> NodeName | None:
         if held.devices:
