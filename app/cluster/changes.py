@@ -19,6 +19,10 @@ class Changes:
     """Groups that are no longer pending; some may become pending again."""
 
 
+NO_CHANGES = Changes()
+"""Never written."""
+
+
 class ChangeLog:
     """One for the whole cache: each part of the cache notes its changes here."""
 
@@ -30,7 +34,7 @@ class ChangeLog:
         """Grows with every change that may let a pod run that could not run before."""
         self.refusals = 0
         """Grows whenever a plan may have refused a pod that is pending now."""
-        self._changes = Changes()
+        self._changes: Changes | None = None
 
     def note(self) -> None:
         """Note a change that lets no pending pod run."""
@@ -41,30 +45,35 @@ class ChangeLog:
         self.relief += 1
         self.version += 1
         if node is not None:
-            self._changes.relieved.add(node)
+            self._noted().relieved.add(node)
 
     def change_node(self, node: NodeName) -> None:
         """Note that a node has changed in a way that lets no pending pod run."""
         self.version += 1
-        self._changes.relieved.add(node)
+        self._noted().relieved.add(node)
 
     def lose_promise(self, pod: PodUid) -> None:
         """Note that a watch event has ended the reservation of a pod."""
-        self._changes.bereft.add(pod)
+        self._noted().bereft.add(pod)
 
     def take_over_place(self, node: NodeName) -> None:
         """Note that another program has bound a managed pod to a node without a reservation for the pod."""
-        self._changes.taken_by_others.add(node)
+        self._noted().taken_by_others.add(node)
 
     def stop_waiting(self, key: GroupKey) -> None:
         """Note that a group is no longer pending."""
-        self._changes.gone.add(key)
+        self._noted().gone.add(key)
 
     def note_refusals(self) -> None:
         """Note that a running plan has refused pods, or may refuse pods, on the basis of the present state."""
         self.refusals += 1
 
     def drain(self) -> Changes:
-        """Return what has changed since the last call; there is only one reader."""
-        changes, self._changes = self._changes, Changes()
-        return changes
+        """Return what has changed since the last call, `NO_CHANGES` if nothing has; there is only one reader."""
+        changes, self._changes = self._changes, None
+        return changes or NO_CHANGES
+
+    def _noted(self) -> Changes:
+        if self._changes is None:
+            self._changes = Changes()
+        return self._changes

@@ -172,9 +172,7 @@ class Membership:
 
     def waiting(self) -> FrozenGroups[PodGroup]:
         """Return the groups with pods that have no place; the value never changes: a change makes a new value."""
-        for key in self.touched.drain_stale():
-            if self._put_waiting(key):
-                self.unsettled.note(key, waits=self._formed.waits(key))
+        self.form_waiting()
         return self._formed.waiting()
 
     def running(self) -> FrozenGroups[PodGroup]:
@@ -184,9 +182,17 @@ class Membership:
             self._put_running(key, self._members(key))
         return self._formed.running()
 
+    def form_waiting(self) -> None:
+        """Form the waiting groups now that have changed, which fills `unsettled`."""
+        if self.touched.stale:
+            stale, self.touched.stale = self.touched.stale, set()
+            for key in stale:
+                if self._put_waiting(key):
+                    self.unsettled.note(key, waits=self._formed.waits(key))
+
     def form(self) -> None:
         """Form the groups that have changed now, so that the next snapshot need not do it."""
-        self.waiting()
+        self.form_waiting()
         self.running()
 
     def stale_since(self) -> Mapping[GroupKey, float]:
@@ -203,7 +209,7 @@ class Membership:
         The caller calls this before a snapshot is planned, and not before every kind has been listed: until then the
         members of gangs seem to be missing. The cost is that of the groups that have changed.
         """
-        self.waiting()
+        self.form_waiting()
         self.running()
         for key in dict.fromkeys((*self.staleness.age(now), *self._torn.age(now))):
             self.touched.mark(key)

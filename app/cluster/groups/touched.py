@@ -14,8 +14,8 @@ class Touched:
         """`pods` has the groups that have pods."""
         self._pods = pods
         self._changes = changes
-        self._stale: set[GroupKey] = set()
-        """Groups that have changed since the pending groups were last read."""
+        self.stale: set[GroupKey] = set()
+        """Groups that have changed since they were last formed. Only `Membership` empties it."""
         self._told: set[GroupKey] = set()
         self._numbers = count(1)
         self._revisions: dict[GroupKey, int] = {}
@@ -24,7 +24,7 @@ class Touched:
     def mark(self, key: GroupKey) -> None:
         """Mark a group to be formed again: something about the group, or about the places of its pods, has changed."""
         self._changes.version += 1
-        self._stale.add(key)
+        self.stale.add(key)
         self._told.add(key)
         if key in self._pods:
             self._revisions[key] = next(self._numbers)
@@ -46,8 +46,3 @@ class Touched:
     def note_news(self, key: GroupKey) -> None:
         """Note that there is something new to report about a group that has not changed itself."""
         self._told.add(key)
-
-    def drain_stale(self) -> set[GroupKey]:
-        """Return the groups to be formed again; `Membership` is the only reader."""
-        stale, self._stale = self._stale, set()
-        return stale

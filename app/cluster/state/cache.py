@@ -94,7 +94,7 @@ class ClusterCache:
 
     def drain_changes(self) -> Changes:
         """Return what has changed since the last call; the planning loop is the only reader."""
-        self.groups.waiting()
+        self.groups.form_waiting()
         return self.changes.drain()
 
     # Nodes ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 
+from app.cluster.changes import NO_CHANGES
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.apply_plan import PlanApplier
 from app.control.cycle.blocked import stalled
@@ -83,6 +84,8 @@ class Attempts:
     def spread_changes(self) -> None:
         """Pass the changes of the cache to the parts that react to them."""
         changes = self._cache.drain_changes()
+        if changes is NO_CHANGES:
+            return
         self._applier.note_changes(changes)
         self._reserver.note_changes(changes)
         self._preemptions.note_changes(changes)

@@ -23,13 +23,15 @@ class DueGroups:
 
     def are_any(self) -> bool:
         """Return whether a group must be planned."""
-        self._cache.groups.waiting()  # forms the groups that changed, which fills `unsettled`
+        self._cache.groups.form_waiting()
         return self.has_relief() or bool(self._cache.groups.unsettled)
 
     def has_relief(self) -> bool:
         """Return whether all waiting groups must be planned, because there may be room for any of them."""
         if self._cache.changes.relief != self._planned_relief:
             return True
+        if not self.kept_for:
+            return False
         # Room kept for a gang is free for other groups when the gang no longer needs it, or has had it for too long.
         waiting, changed, now = self._cache.groups.waiting(), self._cache.groups.unsettled, self._wall_clock()
         return any(

@@ -209,7 +209,7 @@ class Planning:
 
     def is_settled(self, apart_from: set[GroupKey]) -> bool:
         """Whether no group waits undecided in the current state, apart from these groups."""
-        self._cache.groups.waiting()
+        self._cache.groups.form_waiting()
         return (
             self._running is None and not self._due.has_relief() and self._cache.groups.unsettled.keys() <= apart_from
         )
