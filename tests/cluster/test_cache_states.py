@@ -411,14 +411,14 @@ class Anything(RuleBasedStateMachine):
     def terms(self, key: GroupKey) -> GroupTerms:
         pods = self.members(key)
         on = terms(self.specs.get(key), pods[0], self.values)
-        on = replace(on, preemptible=on.preemptible or any(pod.started_preemptible for pod in pods))
+        on = on._replace(preemptible=on.preemptible or any(pod.started_preemptible for pod in pods))
         noted = Counter(pod.bound_queue for pod in pods if pod.bound_queue and (pod.node or not pod.names_group))
         if not noted:
             return on
         stated = self.specs[key].queue if key in self.specs else None
         takes_pods = stated in self.queues and not judged(self.queues.values())[stated].problem
         bound = min(noted, key=lambda name: (-noted[name], name))
-        return replace(on, queue=stated if stated and takes_pods else bound)
+        return on._replace(queue=stated if stated and takes_pods else bound)
 
     def takes_pods(self, pod: Pod) -> bool:
         queue = judged(self.queues.values()).get(self.terms(pod.group).queue)

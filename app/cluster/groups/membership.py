@@ -155,6 +155,11 @@ class Membership:
         """Return the pods of a group; the caller must not keep the value across an await."""
         return self._pods.get(key, {}).values()
 
+    def has_others(self, key: GroupKey, uid: PodUid) -> bool:
+        """Return whether a group has pods besides this one."""
+        pods = self._pods.get(key, ())
+        return len(pods) > (uid in pods)
+
     def constraints(self, pod: Pod) -> Sequence[TopologyConstraint]:
         """Return the topology constraints of a pod; nothing for a pod without other pods in its group."""
         spec = self.specs.get(pod.group)

@@ -1,7 +1,6 @@
 """Keeps the terms of each started group: the queue and the preemptibility recorded at its start stay valid."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from app.cluster.groups.specs import GroupSpecs
 from app.cluster.groups.stamps import Stamps
@@ -37,11 +36,8 @@ class StartedTerms:
     def with_spec(self, key: GroupKey, spec: GroupSpec | None, pod: Pod) -> GroupTerms:
         """Return the terms of a group as if it had this spec and this first pod."""
         stated = terms(spec, pod, self._specs.classes)
-        queue = self._queue(key) or stated.queue
         preemptible = stated.preemptible or self._stamps.preemptible(key) > 0
-        if (queue, preemptible) == (stated.queue, stated.preemptible):
-            return stated
-        return replace(stated, queue=queue, preemptible=preemptible)
+        return GroupTerms(self._queue(key) or stated.queue, stated.priority, preemptible)
 
     def moved(self) -> Collection[GroupKey]:
         """Return the groups whose queue depends on whether the queue that their PodGroup object names accepts pods."""

@@ -1,7 +1,8 @@
 """The terms on which the pods of a PodGroup are charged and ordered: queue, priority, and preemptibility."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 from app.model.names import QueueName
 from app.model.pod import Pod
@@ -17,8 +18,7 @@ PREEMPTIBLE_BELOW = 100
 """KAI: a priority of 100 or more is non-preemptible unless set otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTerms:
+class GroupTerms(NamedTuple):
     """The terms on which a group's pods are charged and ordered."""
 
     queue: QueueName
@@ -28,9 +28,10 @@ class GroupTerms:
 
 def terms(spec: GroupSpec | None, pod: Pod, classes: Mapping[str, int]) -> GroupTerms:
     """Return the terms that a group's object states, else those of one of its pods (KAI's rules, its podgrouper)."""
-    spec = spec or spec_of_pod(pod)
-    priority = _priority(spec, pod, classes)
-    return GroupTerms(spec.queue or pod.queue, priority, _preemptible(spec, pod, priority))
+    priority = _priority((*spec.priority_classes, *pod.priority_classes) if spec else pod.priority_classes, classes)
+    preemptible = pod.explicit_preemptible if spec is None or spec.preemptible is None else spec.preemptible
+    queue = (spec.queue if spec else None) or pod.queue
+    return GroupTerms(queue, priority, priority < PREEMPTIBLE_BELOW if preemptible is None else preemptible)
 
 
 def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | None:
@@ -50,16 +51,9 @@ def spec_of_pod(pod: Pod) -> GroupSpec:
     return GroupSpec(key=pod.group, min_member=1, created_at=pod.created_at, problem=problem)
 
 
-def _priority(spec: GroupSpec, pod: Pod, classes: Mapping[str, int]) -> int:
-    for name in (*spec.priority_classes, *pod.priority_classes):
+def _priority(names: Iterable[str], classes: Mapping[str, int]) -> int:
+    for name in names:
         value = classes.get(name, BUILT_IN_CLASSES.get(name))
         if value is not None:
             return value
     return classes.get(DEFAULT_CLASS, BUILT_IN_CLASSES[DEFAULT_CLASS])
-
-
-def _preemptible(spec: GroupSpec, pod: Pod, priority: int) -> bool:
-    for explicit in (spec.preemptible, pod.explicit_preemptible):
-        if explicit is not None:
-            return explicit
-    return priority < PREEMPTIBLE_BELOW

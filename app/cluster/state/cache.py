@@ -236,7 +236,7 @@ class ClusterCache:
 
     def _take_over(self, before: Pod | None, pod: Pod) -> None:
         keys = {pod.group} if before is None else {pod.group, before.group}
-        on = {key: self.groups.terms.of(key) for key in keys}
+        on = {key: self.groups.terms.of(key) for key in keys if self.groups.has_others(key, pod.uid)}
         if before is not None and before.managed:
             self._part(before, pod)
         self.pods.put(pod)
@@ -248,8 +248,8 @@ class ClusterCache:
             self.groups.join(pod)
             self._settlement.follow_promise(before, pod)
         self._settlement.settle(pod.uid)
-        for key in keys:
-            self._settlement.follow_terms(key, on[key])
+        for key, terms in on.items():
+            self._settlement.follow_terms(key, terms)
 
     def _hear(self, before: Pod, pod: Pod) -> None:
         """Store what kube-scheduler states about a pod in which nothing else has changed."""
