@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from itertools import repeat
 from sys import intern
 
 from app.cluster.decode.parts import CONTAINERS, items
@@ -84,10 +85,10 @@ def request(reading: ObjectReading, spec: Fields, status: Fields) -> tuple[Resou
     if demand.has_more or len(names) > MAX_EXTENDED:
         reading.doubt(f"its containers ask for more than {MAX_EXTENDED} extended resources; ask for fewer")
         names = names[:MAX_EXTENDED]
-    if any(ask.get(name, 0) > MAX_AMOUNT for name in (*PARSERS, *names)):
+    if ask and max(ask.values()) > MAX_AMOUNT and any(ask.get(name, 0) > MAX_AMOUNT for name in (*PARSERS, *names)):
         reading.doubt(f"its containers together ask for more than {MAX_AMOUNT} of a resource; ask for less")
         ask = {name: min(amount, MAX_AMOUNT) for name, amount in ask.items()}
-    amounts = _shared(*(ask.get(name, 0) for name in PARSERS))
+    amounts = _shared(*map(ask.get, PARSERS, repeat(0)))
     return amounts, scalars((name, ask.get(name, 0)) for name in names) if names else ()
 
 
@@ -206,11 +207,11 @@ class _Demand:
     def _statuses(self, spec: Fields, status: Fields) -> Mapping[str, Fields]:
         """Return the statuses of the containers to which the kubelet has allocated resources, by container name."""
         found: dict[str, Fields] = {}
-        # At most as many as there are containers: other programs may write there, too.
-        most = max(MOST_ITEMS, *(len(items(spec, kind)) for kind in CONTAINERS))
         for key in ("containerStatuses", "initContainerStatuses"):
             if status.get(key) is None:
                 continue
+            # At most as many as there are containers: other programs may write there, too.
+            most = max(MOST_ITEMS, *(len(items(spec, kind)) for kind in CONTAINERS))
             for container in self._shape.mappings(status, key, most=most):
                 if container.get("allocatedResources") is not None or container.get("resources") is not None:
                     found[self._shape.text(container, "name")] = container

@@ -23,6 +23,8 @@ MOST_STATED = 4096
 CHARGED = frozenset({"nodeName", "schedulerName", "containers", "initContainers", "overhead", "resources"})
 """The fields of the spec that are read of a pod with excessive items: enough to charge the pod where it runs."""
 
+LISTS = (list, dict)
+
 IN_METADATA = dict.fromkeys(("labels", "annotations", "ownerReferences"), MOST_ITEMS)
 
 IN_SPEC = {
@@ -50,7 +52,7 @@ def trimmed(spec: Fields) -> Fields:
 def _over(parent: object, bounds: Mapping[str, int], where: str) -> str:
     for key, value in parent.items() if isinstance(parent, dict) else ():
         # This check runs for every pod, and for most pods it is the only cost.
-        if key in bounds and isinstance(value, list | dict) and len(value) > bounds[key]:
+        if key in bounds and isinstance(value, LISTS) and len(value) > bounds[key]:
             return _sentence(f"{where}.{key}", len(value), bounds[key])
     return ""
 
@@ -59,19 +61,19 @@ def _of_containers(spec: Fields) -> str:
     amounts = 0
     for kind in CONTAINERS:
         for container in _items(spec, kind):
-            variables = len(_items(container, "env"))
-            if variables > MOST_VARIABLES:
-                return f"a container has {variables} environment variables; write at most {MOST_VARIABLES}"
-            resources = container.get("resources") if isinstance(container, dict) else None
-            if found := _over(resources or {}, IN_RESOURCES, f"a container of spec.{kind}: resources"):
+            if not isinstance(container, dict):
+                continue
+            variables = container.get("env")
+            if isinstance(variables, list) and len(variables) > MOST_VARIABLES:
+                return f"a container has {len(variables)} environment variables; write at most {MOST_VARIABLES}"
+            resources = container.get("resources")
+            if not resources or not isinstance(resources, dict):
+                continue
+            if found := _over(resources, IN_RESOURCES, f"a container of spec.{kind}: resources"):
                 return found
-            amounts += _amounts(resources)
+            for stated in resources.values():
+                amounts += len(stated) if isinstance(stated, dict) else 0
     return _sentence("requests and limits of all containers", amounts, MOST_STATED) if amounts > MOST_STATED else ""
-
-
-def _amounts(resources: object) -> int:
-    stated = resources.values() if isinstance(resources, dict) else ()
-    return sum(len(each) for each in stated if isinstance(each, dict))
 
 
 def _of_affinity(spec: Fields) -> str:

@@ -16,4 +16,4 @@ def fields(parent: Fields, key: str) -> Fields:
 def items(parent: Fields, key: str) -> Sequence[Fields]:
     """Return a list of mappings; empty for anything else, because positions in it would not be reliable."""
     value = parent.get(key)
-    return value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else ()
+    return value if value and isinstance(value, list) and all(isinstance(item, dict) for item in value) else ()

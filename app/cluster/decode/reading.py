@@ -64,10 +64,11 @@ class ObjectReading:
     def mapping(self, parent: Fields, key: str) -> Fields:
         """Return a mapping, empty when there is none."""
         value = parent.get(key)
+        if value is None:
+            return NO_FIELDS
         if isinstance(value, dict):
             return value
-        if value is not None:
-            self.doubt(f"field {key} is {shown(value)}; write a mapping of names to values")
+        self.doubt(f"field {key} is {shown(value)}; write a mapping of names to values")
         return NO_FIELDS
 
     def mappings(self, parent: Fields, key: str, *, most: int = MOST_ITEMS) -> Sequence[Fields]:
@@ -86,16 +87,17 @@ class ObjectReading:
     def text(self, parent: Fields, key: str) -> str:
         """Return a text, empty when there is none."""
         value = parent.get(key)
+        if value is None:
+            return ""
         if isinstance(value, str):
             return value
-        if value is not None:
-            self.doubt(f"field {key} is {shown(value)}; write a text in quotes")
+        self.doubt(f"field {key} is {shown(value)}; write a text in quotes")
         return ""
 
     def name(self, parent: Fields, key: str) -> str:
         """Return the name of another object, empty when there is none."""
         value = self.text(parent, key)
-        if len(value) <= LONGEST_NAME:
+        if not value or len(value) <= LONGEST_NAME:
             return value
         self.doubt(f"field {key} has {len(value)} characters; a name has at most {LONGEST_NAME}")
         return ""

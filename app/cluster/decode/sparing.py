@@ -14,16 +14,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class _TooLongError(Exception):
+    """The arguments are not to be kept; never leaves this module."""
+
+
 def shared(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a function return one value for equal arguments, `most` of them; long values are made again each time."""
 
     def decorate(make: Callable[P, R]) -> Callable[P, R]:
-        cached = cast("Callable[P, R]", lru_cache(maxsize=most)(make))
+        def short(*args: P.args, **kwargs: P.kwargs) -> R:
+            if len(repr(args)) > LONGEST_KEPT:
+                raise _TooLongError
+            return make(*args, **kwargs)
+
+        # Pods come in bursts: what is known already is not measured again. An error is not cached.
+        cached = cast("Callable[P, R]", lru_cache(maxsize=most)(short))
 
         @wraps(make)
         def found(*args: P.args, **kwargs: P.kwargs) -> R:
-            # `repr` runs in C: pods are created in bursts.
-            return make(*args, **kwargs) if len(repr(args)) > LONGEST_KEPT else cached(*args, **kwargs)
+            try:
+                return cached(*args, **kwargs)
+            except _TooLongError:
+                return make(*args, **kwargs)
 
         return found
 

@@ -24,7 +24,7 @@ def as_started(before: Pod, pod: Pod, held: Reservation | None, groups: Membersh
         # The PodGroup of the pod may still be moved to another queue.
         return replace(pod, queue=before.queue) if is_known and pod.queue != before.queue else pod
     if before.node is None:
-        return replace(pod, bound_queue=before.bound_queue)
+        return pod if pod.bound_queue == before.bound_queue else replace(pod, bound_queue=before.bound_queue)
     fixed = {name: getattr(before, name) for name in FIXED_BY_BIND}
     # The owners of a pod may state its sub-group, and may be known only later.
     fixed["subgroup"] = pod.subgroup if before.ungrouped else before.subgroup
