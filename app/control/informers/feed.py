@@ -155,7 +155,7 @@ class Feed:
         if record is None:
             return None
         # An error of a learner may lose what it learns; the resources that the object holds are still charged.
-        self._tolerance.attempt(resource, Step.LEARN, decode.full_name(raw), partial(self._learn, resource, raw))
+        self._tolerance.attempt(resource, Step.LEARN, raw, self._learn, resource, raw)
         return _Seen(record, decode.version(raw))
 
     def _learn(self, resource: Resource, raw: RawObject) -> None:
@@ -165,12 +165,14 @@ class Feed:
     def _read(self, resource: Resource, raw: RawObject) -> Any | None:
         kind, attempt = self._kinds[resource], self._tolerance.attempt
         try:
-            record = attempt(resource, Step.READ, decode.full_name(raw), partial(kind.decode, raw))
+            record = attempt(resource, Step.READ, raw, kind.decode, raw)
         except decode.DecodeError as error:
             log.warning("object without a name", resource=repr(resource), error=str(error))
             record = None
+        if record is not None:
+            return record
         with suppress(decode.DecodeError):
-            return record or attempt(resource, Step.READ, decode.full_name(raw), partial(kind.least, raw))
+            return attempt(resource, Step.READ, raw, kind.least, raw)
         return None
 
     async def _take(self, resource: Resource, event: WatchEvent[_Seen[Any] | None]) -> None:
@@ -236,10 +238,10 @@ class Feed:
         self._count_invalid(resource, key, problem=getattr(record, "problem", ""))
         if former is not None and known.pop(former, None) is not None:
             self._forget(resource, former)
-        if not self._tolerance.attempt(resource, Step.APPLY, key, partial(_done, partial(kind.apply, record))):
+        if not self._tolerance.attempt(resource, Step.APPLY, key, _done, kind.apply, record):
             # Version 0 makes the audit try again.
             known[key] = 0
-            self._tolerance.attempt(resource, Step.APPLY, key, partial(kind.fail, key))
+            self._tolerance.attempt(resource, Step.APPLY, key, kind.fail, key)
 
     def _delete(self, resource: Resource, seen: _Seen[Any]) -> None:
         key = self._kinds[resource].key(seen.record)
@@ -248,7 +250,7 @@ class Feed:
 
     def _forget(self, resource: Resource, key: Any) -> None:
         self._count_invalid(resource, key, problem="")
-        self._tolerance.attempt(resource, Step.APPLY, key, partial(self._kinds[resource].forget, key))
+        self._tolerance.attempt(resource, Step.APPLY, key, self._kinds[resource].forget, key)
 
     def _count_invalid(self, resource: Resource, key: object, *, problem: str) -> None:
         invalid = self._objects[resource].invalid
@@ -258,6 +260,6 @@ class Feed:
         self._metrics.invalid_objects(repr(resource), len(invalid))
 
 
-def _done(act: Callable[[], None]) -> bool:
-    act()
+def _done(act: Callable[[R], None], record: R) -> bool:
+    act(record)
     return True

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from app.cluster import decode
@@ -77,8 +76,7 @@ class PodKind:
         """Assign a pod to its group and add it to the cache."""
         before = self._cache.pods.get(record.pod.uid)
         pod = self._grouped(lasting(self._cache.pods.as_shown(record.pod.uid), record.pod))
-        apply = partial(self._apply_whole, pod, record.started_at)
-        if not self._tolerance.attempt(Resource.PODS, Step.APPLY, repr(pod), apply):
+        if not self._tolerance.attempt(Resource.PODS, Step.APPLY, pod, self._apply_whole, pod, record.started_at):
             self._cache.apply_pod(plain(pod))
         if before is not None and before.group != pod.group:
             self._grouper.forget_if_over(before.group)
@@ -106,6 +104,6 @@ class PodKind:
         return True
 
     def _grouped(self, pod: Pod) -> Pod:
-        found = self._tolerance.attempt(Resource.PODS, Step.APPLY, repr(pod), partial(self._grouper.settle, pod))
+        found = self._tolerance.attempt(Resource.PODS, Step.APPLY, pod, self._grouper.settle, pod)
         # Where its owners trigger a bug of ours, the pod is charged and not started.
         return found or lasting(self._cache.pods.as_shown(pod.uid), replace(pod, problem=decode.LEAST))
