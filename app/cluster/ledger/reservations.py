@@ -13,7 +13,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.cluster.groups.groups import Place
 from app.model.names import GroupKey, NodeName, PodUid
@@ -48,8 +48,6 @@ class Reservation:
     """On the caller's monotonic clock. A binding never expires: the watch or a sure failure ends it."""
     refusals: int = 0
     """`ChangeLog.refusals` at the time of the reservation."""
-    is_asked: bool = False
-    """kube-scheduler has sent the pod since the reservation was made."""
 
     @property
     def is_revocable(self) -> bool:
@@ -86,6 +84,7 @@ class Reservations:
         self._by_group: dict[GroupKey, set[PodUid]] = {}
         self._by_node: dict[NodeName, set[PodUid]] = {}
         self._failing: dict[PodUid, str] = {}
+        self._asked: set[PodUid] = set()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -127,8 +126,9 @@ class Reservations:
     def drop(self, pod: PodUid) -> Reservation | None:
         """Remove and return the pod's reservation."""
         dropped = self._held.pop(pod, None)
-        self._failing.pop(pod, None)
         if dropped is not None:
+            self._failing.pop(pod, None)
+            self._asked.discard(pod)
             _discard(self._by_group, dropped.group, pod)
             _discard(self._by_node, dropped.node, pod)
         return dropped
@@ -139,7 +139,7 @@ class Reservations:
 
     def binding(self, pod: PodUid) -> None:
         """Mark that the binding is being written: from now on only a sure failure or the watch ends the reservation."""
-        self.put(replace(self._held[pod], state=ReservationState.BINDING))
+        self._renew(pod, state=ReservationState.BINDING)
 
     def note_failure(self, pod: PodUid, error: str) -> bool:
         """Store why the last try to write a binding failed, which is retried; return whether the reason is new."""
@@ -154,21 +154,29 @@ class Reservations:
 
     def answered(self, pod: PodUid, expires_at: float) -> None:
         """Mark that kube-scheduler binds the pod by itself from now on; the reservation expires after this time."""
-        self.put(replace(self._held[pod], state=ReservationState.ANSWERED, expires_at=expires_at))
+        self._renew(pod, state=ReservationState.ANSWERED, expires_at=expires_at)
 
     def asked_again(self, pod: PodUid) -> None:
         """Mark that kube-scheduler does not bind the pod: it sends the pod again."""
-        self.put(replace(self._held[pod], state=ReservationState.PROMISED))
+        self._renew(pod, state=ReservationState.PROMISED)
 
     def note_asked(self, pod: PodUid) -> None:
         """Mark that kube-scheduler has sent the pod."""
-        held = self._held.get(pod)
-        if held is not None and not held.is_asked:
-            self.put(replace(held, is_asked=True))
+        if pod in self._held:
+            self._asked.add(pod)
+
+    def is_asked(self, pod: PodUid) -> bool:
+        """Return whether kube-scheduler has sent the pod since the reservation was made."""
+        return pod in self._asked
 
     def extend(self, pod: PodUid, expires_at: float) -> None:
         """Extend the reservation in its present state, because kube-scheduler has just sent the pod."""
-        self.put(replace(self._held[pod], expires_at=expires_at))
+        self._renew(pod, expires_at=expires_at)
+
+    def _renew(self, pod: PodUid, **changed: Any) -> None:
+        """Change a reservation, which keeps its group and its node. It becomes the last one of all."""
+        self._failing.pop(pod, None)
+        self._held[pod] = replace(self._held.pop(pod), **changed)
 
 
 def _discard(sets: dict[K, set[PodUid]], key: K, pod: PodUid) -> None:

@@ -172,7 +172,7 @@ class Reserver:
             # refuse that node. A nomination together with the release proves nothing, since kube-scheduler may not have
             # reached the pod yet.
             self._cache.findings.refuse_node(held.pod, held.node)
-        if pod is not None and not is_asked and not held.is_asked:
+        if pod is not None and not is_asked and not self._cache.reservations.is_asked(held.pod):
             # Other pods may have the room meanwhile, for longer each time: kube-scheduler may never look at the pod.
             self._overlooked.failed(GroupKey(pod.namespace, pod.uid), self._clock(), policy=COSTLY)
             self._cache.findings.overlook(held.pod)
