@@ -1,6 +1,5 @@
 """Counts the records on the pods of each PodGroup of how they started: as preemptible, and in which queue."""
 
-from collections import Counter
 from typing import TypeVar
 
 from app.model.names import NO_QUEUE, GroupKey, QueueName
@@ -12,25 +11,28 @@ class Stamps:
 
     def __init__(self) -> None:
         """Start without pods."""
-        self._preemptible = Counter[GroupKey]()
-        self._queues: dict[GroupKey, Counter[QueueName]] = {}
+        self._preemptible: dict[GroupKey, int] = {}
+        self._queues: dict[GroupKey, dict[QueueName, int]] = {}
 
     def replace(self, before: Pod | None, pod: Pod | None) -> None:
         """Replace the old version of a group's pod by the new one; None where there is no such version."""
-        for one, change in ((before, -1), (pod, 1)):
-            # A record on a pod that is not bound yet counts for this pod alone, not for the other pods of its group.
-            if one is None or (one.node is None and one.names_group):
+        was, now = _noted(before), _noted(pod)
+        if was == now:
+            return
+        for noted, change in ((was, -1), (now, 1)):
+            if noted is None:
                 continue
-            if one.started_preemptible:
-                _add(self._preemptible, one.group, change)
-            if one.bound_queue:
-                _add(self._queues.setdefault(one.group, Counter()), one.bound_queue, change)
-                if not self._queues[one.group]:
-                    del self._queues[one.group]
+            key, queue, is_preemptible = noted
+            if is_preemptible:
+                _add(self._preemptible, key, change)
+            if queue:
+                _add(self._queues.setdefault(key, {}), queue, change)
+                if not self._queues[key]:
+                    del self._queues[key]
 
     def preemptible(self, key: GroupKey) -> int:
         """Return how many pods of a group started as preemptible: they may run over quota."""
-        return self._preemptible[key]
+        return self._preemptible.get(key, 0)
 
     def queue(self, key: GroupKey) -> QueueName:
         """Return the queue with which the pods of a group were bound; empty without a record.
@@ -42,10 +44,19 @@ class Stamps:
         return min(queues, key=lambda name: (-queues[name], name)) if queues else NO_QUEUE
 
 
+def _noted(pod: Pod | None) -> tuple[GroupKey, QueueName, bool] | None:
+    # A record on a pod that is not bound yet counts for this pod alone, not for the other pods of its group.
+    if pod is None or not (pod.bound_queue or pod.started_preemptible) or (pod.node is None and pod.names_group):
+        return None
+    return pod.group, pod.bound_queue, pod.started_preemptible
+
+
 K = TypeVar("K")
 
 
-def _add(counts: Counter[K], key: K, change: int) -> None:
-    counts[key] += change
-    if not counts[key]:
+def _add(counts: dict[K, int], key: K, change: int) -> None:
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
         del counts[key]
