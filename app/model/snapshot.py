@@ -146,8 +146,7 @@ class NodeTable:
 
     def columns(self, names: Iterable[NodeName]) -> list[int]:
         """Return the column of every known name. Unknown names are left out."""
-        index = self.index
-        return [index[name] for name in names if name in index]
+        return [column for column in map(self.index.get, names) if column is not None]
 
     def mask(self, names: Iterable[NodeName]) -> Mask:
         """Return the mask that is true at the given names. Unknown names are left out."""

@@ -129,8 +129,8 @@ def _kind(api_version: str, kind: str) -> Kind:
 
 
 def _kept(stated: Fields, names: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    found = [(key, stated[key]) for key in stated.keys() & names if isinstance(stated[key], str)]
-    return tuple(sorted(found))
+    found = [(key, value) for key, value in stated.items() if key in names and isinstance(value, str)]
+    return tuple(sorted(found)) if found else ()
 
 
 @shared(4096)

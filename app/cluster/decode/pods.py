@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from sys import intern
+from typing import NamedTuple
 
 from app.cluster.decode.claims import missing_claim
 from app.cluster.decode.demand import request
@@ -99,8 +100,7 @@ class Rules:
 USUAL_RULES = Rules()
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(NamedTuple):
     """A raw pod, taken apart."""
 
     reading: ObjectReading

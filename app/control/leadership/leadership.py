@@ -81,7 +81,10 @@ class Leadership:
         The other replica sees what was sent before its start, and may assign the same room after it. Raises
         `OutcomeUnknownError` after a cancellation, and the errors of the write.
         """
-        sure_for_s = None if self._until == inf else self._until - self._clock()
+        if self._until == inf:
+            await write
+            return
+        sure_for_s = self._until - self._clock()
         try:
             async with asyncio.timeout(sure_for_s):
                 await write
