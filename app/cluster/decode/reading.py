@@ -96,8 +96,8 @@ class ObjectReading:
 
     def name(self, parent: Fields, key: str) -> str:
         """Return the name of another object, empty when there is none."""
-        value = self.text(parent, key)
-        if not value or len(value) <= LONGEST_NAME:
+        value = self.text(parent, key) if key in parent else ""
+        if len(value) <= LONGEST_NAME:
             return value
         self.doubt(f"field {key} has {len(value)} characters; a name has at most {LONGEST_NAME}")
         return ""

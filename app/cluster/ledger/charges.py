@@ -137,8 +137,9 @@ class Charges:
 
     def residents(self) -> Amounts:
         """Return what pods hold that belong to their nodes, shape [resource, node]; one object until it changes."""
-        if not np.array_equal(self._residents, self._staying.columns):
+        if self._staying.is_changed and not np.array_equal(self._residents, self._staying.columns):
             self._residents = self._staying.columns.copy()
+        self._staying.is_changed = False
         return self._residents
 
     def releasing(self) -> Amounts | None:
@@ -210,8 +211,10 @@ class Charges:
         # Not columns[:, takes_work]: gathering the columns takes ten times as long as adding them up.
         found = Resources.of(divided.sum(axis=1, where=self._table.takes_work))
         columns = self._table.columns(closed)
+        if not columns:
+            return found
         held = np.maximum(divided[:, columns] - self._free_to_divide(columns), 0)
-        return found + Resources.of(held.sum(axis=1)) if columns else found
+        return found + Resources.of(held.sum(axis=1))
 
     def _free_to_divide(self, columns: list[int]) -> Amounts:
         """Return what is free on some nodes, shape [resource, column]; MIG profiles count as their GPUs."""

@@ -15,7 +15,7 @@ class NodeSums:
     A sum by name is exact, whatever pods request; a column holds `MAX_COLUMN` at most.
     """
 
-    __slots__ = ("_by_name", "_scalars", "_table", "columns", "scalars")
+    __slots__ = ("_by_name", "_scalars", "_table", "columns", "is_changed", "scalars")
 
     def __init__(self) -> None:
         """Start with no sums and no nodes."""
@@ -38,6 +38,8 @@ class NodeSums:
 
     def _lay_over(self, table: NodeTable, names: Iterable[str]) -> None:
         self._table = table
+        self.is_changed = True
+        """Whether the columns may have changed since a reader set this to False."""
         self.columns: Amounts = np.zeros((len(AXES), len(table.nodes)), dtype=np.int64)
         self.scalars: dict[str, Amounts] = {name: np.zeros(len(table.nodes), dtype=np.int64) for name in names}
         for name in self._by_name:
@@ -51,6 +53,7 @@ class NodeSums:
         sums = self._by_name.setdefault(name, [0] * len(AXES))
         for axis, amount in enumerate(amounts):
             sums[axis] += amount
+        self.is_changed = True
         self._write(name)
         if not any(sums):
             del self._by_name[name]
