@@ -221,6 +221,9 @@ class Extender:
         table = self._cache.snapshots.table()
         if effort.of_constraints((pod.constraint,), table, times=1) > effort.MOST_AT_ONCE:
             return  # Each refused node is learned when it is reserved and not offered.
+        if table.index.keys() <= set(question.offered):
+            self._cache.findings.refuse_only(uid, frozenset())
+            return
         with_room = fit.eligible(pod.constraint, table) & fit.room(pod.request.amounts, self._cache.snapshots.free())
         missing = with_room & ~table.mask(question.offered)
         self._cache.findings.refuse_only(uid, frozenset(table.nodes[column].name for column in missing.nonzero()[0]))
