@@ -8,6 +8,7 @@ loop.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -112,12 +113,14 @@ class Planning:
     async def run(self) -> None:
         """Plan after each change and end what has expired, for ever."""
         while True:
-            try:
-                async with asyncio.timeout(TICK_S):
-                    await self._changed.wait()
-                    await asyncio.sleep(GATHER_S)
-            except TimeoutError:
-                pass
+            if self._changed.is_set():
+                # A busy cluster needs no timer for the tick.
+                await asyncio.sleep(GATHER_S)
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_S):
+                        await self._changed.wait()
+                        await asyncio.sleep(GATHER_S)
             self._changed.clear()
             self.attempts.spread_changes()
             self._applier.forget_gone()

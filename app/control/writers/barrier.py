@@ -51,7 +51,7 @@ class GangBarrier:
         self._cache = cache
         self._gangs: dict[GroupKey, _Gang] = {}
 
-    async def stand(self, key: GroupKey, uid: PodUid, node: NodeName) -> str:
+    async def stand(self, key: GroupKey, uid: PodUid, node: NodeName, *, within_s: float | None = None) -> str:
         """Wait for the rest of the gang; return "" if this member may be bound, else the reason why not.
 
         A member that may be bound is already marked Binding: nothing can take its place away any more.
@@ -65,7 +65,10 @@ class GangBarrier:
         if gang.owed <= 0:
             self._open_if_complete(key)
         try:
-            return await member.answer
+            if member.answer.done():
+                return member.answer.result()  # Most gangs have one member, which needs no timer.
+            async with asyncio.timeout(within_s):
+                return await member.answer
         finally:
             self._leave(key, uid)
 

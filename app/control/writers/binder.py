@@ -156,8 +156,7 @@ class Binder:
 
     async def _wait_for_gang(self, key: GroupKey, uid: PodUid, node: NodeName) -> str:
         try:
-            async with asyncio.timeout(self._patience_s):
-                return await self._barrier.stand(key, uid, node)
+            return await self._barrier.stand(key, uid, node, within_s=self._patience_s)
         except TimeoutError:
             held = self._cache.reservations.get(uid)
             if held is not None and held.state is ReservationState.BINDING:
