@@ -27,7 +27,10 @@ def named(pod: Pod, grouping: Grouping, spec: GroupSpec) -> Pod:
     """Return a pod with the group that its owners define."""
     if spec.key.name == pod.uid:
         return pod
-    return replace(pod, group=spec.key, names_group=True, subgroup=grouping.subgroup or pod.subgroup)
+    subgroup = grouping.subgroup or pod.subgroup
+    if (spec.key, True, subgroup) == (pod.group, pod.names_group, pod.subgroup):
+        return pod  # Bind has written its group on it.
+    return replace(pod, group=spec.key, names_group=True, subgroup=subgroup)
 
 
 def own_group(pod: Pod) -> str:

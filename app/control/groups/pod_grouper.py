@@ -82,7 +82,7 @@ class PodGrouper:
         if pod.origin is None:
             return pod
         bound_in = self._bound_in(pod)
-        if bound_in is not None:
+        if bound_in is not None and (bound_in, bound_in.name != pod.uid) != (pod.group, pod.names_group):
             pod = replace(pod, group=bound_in, names_group=bound_in.name != pod.uid)
         if first is None:
             return self._join(pod, group(pod, Chain(), self._defaults), bound_in)
