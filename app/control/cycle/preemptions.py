@@ -155,15 +155,20 @@ class PendingPreemptions:
 
     def review(self) -> list[FailedPreemption]:
         """Reserve the room that is free by now; return the failed groups, whose places are still held."""
+        is_due = self._clock() >= self._judged_at + JUDGED_EVERY_S
+        if is_due:
+            self._judged_at = self._clock()
+        if not (self._waits or self._served):
+            self._unevictable.forget_pods()
+            self._relieved.clear()
+            return []
         self._limits = self._cache.room.limits()
         failures = [*self._failures(), *self._unused()]
         self._unevictable.forget_pods()
         relieved, self._relieved = self._relieved, set()
-        is_due = self._clock() >= self._judged_at + JUDGED_EVERY_S
         looked_at = [wait for wait in self._waits if is_due or not relieved.isdisjoint(wait.freed)]
         self._end({wait for wait in looked_at if self._is_over(wait)})
         if is_due:
-            self._judged_at = self._clock()
             failures += filter(None, map(self._judge, self._waits))
         return failures
 

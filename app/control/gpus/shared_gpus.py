@@ -113,6 +113,8 @@ class SharedGpus:
             names.update(gpus.unsettled_nodes() if self._knows_all else gpus.sharing_nodes())
             self._knows_all = True
             self._tidy()
+        if not (names or changes.vanished or self._contested):
+            return []
         for pod in changes.vanished:
             place = node_of(pod) or NOWHERE[0], pod.reserves
             if place in self._closed and not self._is_reserved(place):

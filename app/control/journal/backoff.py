@@ -72,6 +72,8 @@ class Backoff:
 
     def over(self, now: float) -> list[GroupKey]:
         """Return, once, the groups whose pause is over; forget failures that are long past."""
+        if not self._failures:
+            return []
         ended = [key for key in self._waiting if self._failures[key].until <= now]
         self._waiting.difference_update(ended)
         for key in [key for key, one in self._failures.items() if one.until + FORGIVEN_AFTER_S < now]:
