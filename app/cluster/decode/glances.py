@@ -43,7 +43,9 @@ def seen_pod(
 ) -> SeenPod:
     """Decode the pod of an event."""
     found, status = pod(raw, profiles=profiles, rules=rules, keeps=keeps), raw.get("status")
-    started_at = ObjectReading().seconds(status, "startTime") if isinstance(status, dict) else 0.0
+    started_at = (
+        ObjectReading().seconds(status, "startTime") if isinstance(status, dict) and "startTime" in status else 0.0
+    )
     return SeenPod(found, started_at or None)
 
 
