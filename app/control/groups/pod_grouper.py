@@ -78,10 +78,11 @@ class PodGrouper:
     def settle(self, pod: Pod) -> Pod:
         """Return a pod that a watch shows, with its PodGroup; store the spec of the group in the cache."""
         first = first_link(pod) if pod.origin is not None else None
-        self._part_from_others(pod, first)
+        known = self._cache.pods.get(pod.uid)
+        self._part_from_others(pod, known, first)
         if pod.origin is None:
             return pod
-        bound_in = self._bound_in(pod)
+        bound_in = _bound_in(pod, known or pod)
         if bound_in is not None and (bound_in, bound_in.name != pod.uid) != (pod.group, pod.names_group):
             pod = replace(pod, group=bound_in, names_group=bound_in.name != pod.uid)
         if first is None:
@@ -216,22 +217,11 @@ class PodGrouper:
 
     # A pod and its owners -------------------------------------------------------------------------------------------
 
-    def _part_from_others(self, pod: Pod, first: OwnerRef | None) -> None:
+    def _part_from_others(self, pod: Pod, known: Pod | None, first: OwnerRef | None) -> None:
         """Detach a pod from its former owner when another owner, or none, replaced it."""
-        known = self._cache.pods.get(pod.uid)
         before = first_link(known) if known is not None and known.origin is not pod.origin else None
         if before is not None and before != first:
             self._lineage.remove(before, pod.namespace, pod.uid)
-
-    def _bound_in(self, pod: Pod) -> GroupKey | None:
-        """Return the group in which a pod was bound and stays; None when its owners still decide.
-
-        Bind writes the group on each pod: when a pod is first seen, the group that it names is true, or it is alone.
-        """
-        known = self._cache.pods.get(pod.uid) or pod
-        if not (pod.stays_in_group and known.stays_in_group):
-            return None
-        return known.group
 
     def _join(self, pod: Pod, grouping: Grouping | None, bound_in: GroupKey | None) -> Pod:
         if grouping is None or own_group(pod) not in {"", grouping.name}:
@@ -293,3 +283,11 @@ class PodGrouper:
                 # A bug of ours that one object triggers: the pod stays as it was, and the other pods are grouped.
                 log.exception("pod cannot be grouped", pod=repr(pod))
             self.forget_if_over(pod.group)
+
+
+def _bound_in(pod: Pod, known: Pod) -> GroupKey | None:
+    """Return the group in which a pod was bound and stays; None when its owners still decide.
+
+    Bind writes the group on each pod: when a pod is first seen, the group that it names is true, or it is alone.
+    """
+    return known.group if pod.stays_in_group and known.stays_in_group else None
