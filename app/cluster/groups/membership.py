@@ -190,7 +190,7 @@ class Membership:
     def form_waiting(self) -> None:
         """Form the waiting groups now that have changed, which fills `unsettled`."""
         if self.touched.stale:
-            stale, self.touched.stale = self.touched.stale, set()
+            stale, self.touched.stale = self.touched.stale, {}
             for key in stale:
                 if self._put_waiting(key):
                     self.unsettled.note(key, waits=self._formed.waits(key))

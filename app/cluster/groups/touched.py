@@ -14,7 +14,7 @@ class Touched:
         """`pods` has the groups that have pods."""
         self._pods = pods
         self._changes = changes
-        self.stale: set[GroupKey] = set()
+        self.stale: dict[GroupKey, None] = {}
         """Groups that have changed since they were last formed. Only `Membership` empties it."""
         self._told: set[GroupKey] = set()
         self._numbers = count(1)
@@ -24,7 +24,7 @@ class Touched:
     def mark(self, key: GroupKey) -> None:
         """Mark a group to be formed again: something about the group, or about the places of its pods, has changed."""
         self._changes.version += 1
-        self.stale.add(key)
+        self.stale[key] = None
         self._told.add(key)
         if key in self._pods:
             self._revisions[key] = next(self._numbers)
