@@ -8,6 +8,7 @@ from app.simulation.world import furnished
 
 
 async def test_the_interpreter_is_tuned_while_the_service_runs_and_as_before_afterwards() -> None:
+    gc.unfreeze()  # what the tests themselves froze, see conftest.py
     before = gc.get_threshold(), gc.get_freeze_count(), sys.getswitchinterval()
     ready: asyncio.Future[Endpoints] = asyncio.get_running_loop().create_future()
     settings = Settings(webhook_port=0, operations_port=0)
@@ -20,3 +21,4 @@ async def test_the_interpreter_is_tuned_while_the_service_runs_and_as_before_aft
 
     assert during == (GARBAGE_THRESHOLDS, True, SWITCH_AFTER_S)
     assert (gc.get_threshold(), gc.get_freeze_count(), sys.getswitchinterval()) == before
+    gc.freeze()
