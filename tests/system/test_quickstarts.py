@@ -157,7 +157,7 @@ def test_build_pod_preempts_the_train_pod_on_the_one_gpu_of_its_queue(kubectl: K
     kubectl.apply("build-priority-pod", to_queue="test")
 
     # The node has seven more GPUs, but the queue may hold one.
-    kubectl.wait_for("evicted for it is still there (default/train-pod)", "describe", "pod", "build-pod")
+    kubectl.wait_for("must leave for it is still there (default/train-pod)", "describe", "pod", "build-pod")
     assert kubectl.show("pod/build-pod", "{.status.phase}") == "Pending"
     kubectl("delete", "pod/train-pod", "--grace-period=0", "--force")
     kubectl.wait_until_running("build-pod")
