@@ -75,3 +75,16 @@ def test_a_pod_of_another_origin_ends_no_assumed_pod() -> None:
     cache.assumed.end(PodUid("u"))
 
     assert free_gpus(cache, cache.assumed) == 3
+
+
+def test_a_pod_that_is_shown_twice_before_it_is_applied_is_one_assumed_pod() -> None:
+    cache = assuming(pods=2)
+    for _ in range(2):
+        cache.assumed.show(ORIGIN, PodUid("train-1"))
+    assert cache.assumed.shown() == (PodUid("train-1"),)
+
+    cache.assumed.end(PodUid("train-1"))
+    assert free_gpus(cache, cache.assumed) == 3
+
+    cache.assumed.expire(EXPIRES_AFTER_S)
+    assert free_gpus(cache, cache.assumed) == 4

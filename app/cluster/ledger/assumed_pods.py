@@ -72,6 +72,8 @@ class AssumedPods:
 
     def show(self, origin: Origin, uid: PodUid) -> None:
         """Give the oldest assumed pod of this origin the uid of a pod that the watch shows for the first time."""
+        if uid in self._shown:
+            return  # A batch of events, or a list that is read again, shows a pod twice before it is in the cache.
         unseen = (number for number, each in self._assumed.items() if each.uid is None and each.origin == origin)
         number = next(unseen, None)
         if number is not None:
