@@ -44,6 +44,16 @@ async def test_a_pod_that_fits_gets_no_gate_and_one_that_does_not_gets_one() -> 
         assert not lets_in(world.fast_path, asked("large", gpus=3))
 
 
+async def test_a_pod_that_is_shown_without_a_uid_ends_no_assumed_pod() -> None:
+    async with living("a") as world:
+        await passes(1)
+        assert lets_in(world.fast_path, asked())
+
+        world.fast_path.learn(Resource.PODS, asked())
+
+        assert world.cache.assumed.shown() == ()
+
+
 async def test_an_existing_gate_changes_nothing_unless_another_controller_owns_it() -> None:
     async with living("a") as world:
         await passes(1)

@@ -124,8 +124,8 @@ class AdmissionFastPath:
     def learn(self, resource: Resource, raw: RawObject) -> None:
         """Look at an object that a watch shows, before it is in the cache."""
         if resource is Resource.PODS:
-            uid = PodUid(raw["metadata"]["uid"])
-            if self._cache.pods.get(uid) is None:
+            uid = PodUid(decode.identity(raw)[1])
+            if uid and self._cache.pods.get(uid) is None:
                 self._cache.assumed.show(_origin(raw), uid)
 
     def _knows_classes(self, newcomer: Newcomer) -> bool:
