@@ -1,5 +1,7 @@
 """Frozen groups: a returned mapping does not change later, and costs almost nothing."""
 
+import sys
+
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -61,3 +63,12 @@ def test_a_frozen_mapping_equals_a_copy(rounds: list[list[tuple[str, int | None]
 
     assert all(dict(frozen) == copy and len(frozen) == len(copy) for frozen, copy in seen)
     assert all(found.get(one) == known.get(one) for one in map(key, "abcdefgh"))
+
+
+def test_a_long_name_of_a_request_is_not_kept() -> None:
+    seen, text = kept(a=1).freeze(), "n" * 1_000_000
+    uses = sys.getrefcount(text)
+
+    assert GroupKey(text, "a") not in seen
+
+    assert sys.getrefcount(text) == uses

@@ -4,7 +4,6 @@ The mapping is kept in buckets. A frozen mapping shares them. A later change cop
 """
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from functools import lru_cache
 from itertools import chain
 from typing import Generic, TypeVar
 from zlib import crc32
@@ -114,7 +113,6 @@ class Buckets(Generic[V]):
         return self._buckets[number]
 
 
-@lru_cache(maxsize=1024)
 def _number(key: GroupKey) -> int:
     # Not hash(): the hash of a text differs between processes, and a plan must be reproducible from its snapshot.
     return crc32(key.name.encode(errors="surrogatepass")) % BUCKETS
