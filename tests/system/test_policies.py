@@ -488,7 +488,8 @@ def test_our_account_cannot_change_the_spec_of_pods(bed: Bed, api: Api, tenant: 
         for field, change in changed_by_a_thief(made["spec"]).items():
             with_our_gate_off = change | {"spec": change.get("spec", {}) | {"schedulingGates": [FOREIGN]}}
             for tried in (change, with_our_gate_off):
-                assert f"may not change {field} of pods: use another account" in refused_patch(leeboard, path(made), tried)
+                said = refused_patch(leeboard, path(made), tried)
+                assert f"may not change {field} of pods: use another account" in said
         assert "takes no gate off a pod but its own" in refused_patch(leeboard, path(made), RELEASE)
 
         assert not refused_patch(leeboard, path(made), {"spec": {"schedulingGates": [FOREIGN]}})
