@@ -85,7 +85,7 @@ def request(reading: ObjectReading, spec: Fields, status: Fields) -> tuple[Resou
     if demand.has_more or len(names) > MAX_EXTENDED:
         reading.doubt(f"its containers ask for more than {MAX_EXTENDED} extended resources; ask for fewer")
         names = names[:MAX_EXTENDED]
-    if ask and max(ask.values()) > MAX_AMOUNT and any(ask.get(name, 0) > MAX_AMOUNT for name in (*PARSERS, *names)):
+    if max(map(ask.get, (*PARSERS, *names), repeat(0))) > MAX_AMOUNT:
         reading.doubt(f"its containers together ask for more than {MAX_AMOUNT} of a resource; ask for less")
         ask = {name: min(amount, MAX_AMOUNT) for name, amount in ask.items()}
     amounts = _shared(*map(ask.get, PARSERS, repeat(0)))

@@ -96,7 +96,7 @@ class ObjectReading:
 
     def name(self, parent: Fields, key: str) -> str:
         """Return the name of another object, empty when there is none."""
-        value = self.text(parent, key) if key in parent else ""
+        value = self.text(parent, key)
         if len(value) <= LONGEST_NAME:
             return value
         self.doubt(f"field {key} has {len(value)} characters; a name has at most {LONGEST_NAME}")

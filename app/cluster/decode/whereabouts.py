@@ -34,7 +34,7 @@ def constraint(reading: ObjectReading, spec: Fields) -> Constraint:
     tolerations = tuple([_toleration(reading, item) for item in reading.mappings(spec, "tolerations")])
     if terms is None and not selector and not tolerations:
         return ANYWHERE
-    keys = {key for key, _ in selector} | {one.key for term in terms or () for one in term} if selector or terms else ()
+    keys = {key for key, _ in selector} | {one.key for term in terms or () for one in term}
     if len(keys) > MOST_KEYS:
         reading.doubt(f"its node selector and node affinity name {len(keys)} labels; name at most {MOST_KEYS}")
         return NOWHERE
