@@ -235,7 +235,7 @@ class ClusterCache:
             self.groups.note_start(pod, started_at)
 
     def _take_over(self, before: Pod | None, pod: Pod) -> None:
-        keys = {pod.group} if before is None else {pod.group, before.group}
+        keys = dict.fromkeys([pod.group] if before is None else [pod.group, before.group])
         on = {key: self.groups.terms.of(key) for key in keys if self.groups.has_others(key, pod.uid)}
         if before is not None and before.managed:
             self._part(before, pod)
