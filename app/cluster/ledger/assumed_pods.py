@@ -57,6 +57,9 @@ class AssumedPods:
         self._tried: dict[str, None] = {}
         """Namespaces whose last assumed pods appeared; the oldest first."""
 
+    def __len__(self) -> int:
+        return len(self._assumed)
+
     def has_room(self, origin: Origin) -> bool:
         """Return whether one more pod of this origin may be assumed."""
         unseen = [each.origin[0] for each in self._assumed.values() if each.uid is None]

@@ -123,7 +123,7 @@ class AdmissionFastPath:
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
         """Look at an object that a watch shows, before it is in the cache."""
-        if resource is Resource.PODS:
+        if resource is Resource.PODS and len(self._cache.assumed):
             uid = PodUid(decode.identity(raw)[1])
             if uid and self._cache.pods.get(uid) is None:
                 self._cache.assumed.show(_origin(raw), uid)
