@@ -1,5 +1,7 @@
 """What a pod that admission let in is charged with, from the answer until the ledger charges the pod itself."""
 
+import pytest
+
 from app.cluster.ledger.assumed_pods import EXPIRES_AFTER_S, AssumedPods
 from app.cluster.ledger.charge import Charge
 from app.cluster.state.cache import ClusterCache
@@ -88,3 +90,9 @@ def test_a_pod_that_is_shown_twice_before_it_is_applied_is_one_assumed_pod() -> 
 
     cache.assumed.expire(EXPIRES_AFTER_S)
     assert free_gpus(cache, cache.assumed) == 4
+
+
+@pytest.mark.parametrize("origin", [("team", "t" * 254), ("n" * 254, "train-")])
+def test_a_pod_whose_name_or_namespace_cannot_exist_is_not_assumed(origin: tuple[str, str]) -> None:
+    assert AssumedPods().has_room(ORIGIN)
+    assert not AssumedPods().has_room(origin)

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import count
 
+from app.cluster.decode.reading import LONGEST_NAME
 from app.cluster.ledger.charge import Charge
 from app.model.names import NO_QUEUE, PodUid
 from app.model.resources import NOTHING, Resources
@@ -62,6 +63,8 @@ class AssumedPods:
 
     def has_room(self, origin: Origin) -> bool:
         """Return whether one more pod of this origin may be assumed."""
+        if max(map(len, origin)) > LONGEST_NAME:
+            return False  # Such a pod cannot be created, and its text could be as long as a review.
         unseen = [each.origin[0] for each in self._assumed.values() if each.uid is None]
         namespace = origin[0]
         if namespace not in self._tried and sum(each not in self._tried for each in unseen) >= MOST_UNTRIED:
