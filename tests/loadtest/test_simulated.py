@@ -1,6 +1,7 @@
 """The service on the cluster of the load test knows the pods of its calls, and answers as expected."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -13,12 +14,12 @@ from app.service import Endpoints, serve
 from app.settings import Settings
 from app.simulation.cluster import SimulatedCluster
 from loadtest import questions
-from loadtest.holds import Holds
 from loadtest.questions import Shape
 from loadtest.simulated import Door, used_in_part
 
 NODES = 16
 WITHIN_S = 30.0
+HELD_S = 0.02
 
 
 class Asked:
@@ -55,7 +56,7 @@ async def asked(cluster: SimulatedCluster) -> AsyncIterator[Asked]:
     ready: asyncio.Future[Endpoints] = asyncio.get_running_loop().create_future()
     settings = Settings(webhook_port=0, operations_port=0)
     service = asyncio.create_task(serve(settings, cluster, on_ready=ready.set_result))
-    async with Door(cluster, 0, Holds()) as url, aiohttp.ClientSession() as client:
+    async with Door(cluster, 0) as url, aiohttp.ClientSession() as client:
         where = await ready
         async with asyncio.timeout(WITHIN_S):
             while (await client.get(f"{where.operations}/readyz")).status != 200:
@@ -135,8 +136,24 @@ async def test_impossible_write_is_reported(asked: Asked) -> None:
     assert (again, absent) == ((409, "p already exists"), (409, "load/q does not exist"))
 
 
+async def test_loop_is_watched_from_the_first_question_about_it_on(asked: Asked) -> None:
+    before = _watching()
+
+    first = await asked.of_cluster("GET", "/longest-hold")
+    until = time.thread_time() + HELD_S
+    while time.thread_time() < until:
+        pass
+    second = await asked.of_cluster("GET", "/longest-hold")
+
+    assert (before, _watching(), first, second >= HELD_S) == (0, 1, 0.0, True)
+
+
 def test_nodes_of_the_cluster_have_from_one_to_all_gpus_free() -> None:
     running = used_in_part(NODES).objects(Resource.PODS)
     used = [int(pod["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"]) for pod in running]
 
     assert used == [1, 2, 3, 4, 5, 6, 7] * 2
+
+
+def _watching() -> int:
+    return sum("Holds.watch" in repr(task) for task in asyncio.all_tasks())
