@@ -205,6 +205,8 @@ class Planning:
             return False
         waiting, changed = self._cache.groups.waiting(), self._cache.groups.unsettled
         keys = waiting if self._due.has_relief() else changed
+        if not keys:
+            return True  # `plan_now` has nothing to decide. Most questions come when this is so.
         if len(keys) > FEW_GROUPS:
             return False
         groups = [waiting[key] for key in {*keys, *self._due.kept_for} if key in waiting]
