@@ -288,6 +288,14 @@ def test_a_bound_pod_records_whether_it_was_started_as_preemptible(value: object
     assert not pod(meta=meta).started_preemptible
 
 
+@pytest.mark.parametrize("name", [None, "", 7, "kai-scheduler", "default-scheduler", "other"])
+@pytest.mark.parametrize("profile", ["kai-scheduler", "default-scheduler"])
+def test_a_pod_names_a_profile_if_it_is_managed_there(name: object, profile: str) -> None:
+    raw, profiles = raw_pod(container(), schedulerName=name), frozenset({profile})
+
+    assert decode.names_profile(raw, profiles) == decode.pod(raw, profiles=profiles).managed
+
+
 MARKED = Rules(marks_binds=True)
 
 

@@ -11,6 +11,7 @@ from app.cluster.decode.glances import (
     end_of,
     has_succeeded,
     is_ours,
+    names_profile,
     nominated_node,
     seen_pod,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "is_terminal",
     "least_pod",
     "name_of",
+    "names_profile",
     "namespace_of",
     "node",
     "nominated_node",

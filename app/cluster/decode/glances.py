@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps
 from app.cluster.decode.parts import fields
-from app.cluster.decode.pods import USUAL_RULES, Rules, pod
+from app.cluster.decode.pods import DEFAULT_SCHEDULER, USUAL_RULES, Rules, pod
 from app.cluster.decode.reading import ObjectReading
 from app.model.marks import MANAGED_BY, MANAGED_BY_LABEL
 from app.model.names import NodeName
@@ -22,6 +22,12 @@ def asked_pod(
     stated, unborn = fields(raw, "metadata"), {"namespace": "default", "name": UNBORN, "uid": UNBORN}
     missing = {key: name for key, name in unborn.items() if not (isinstance(stated.get(key), str) and stated[key])}
     return pod({**raw, "metadata": {**stated, **missing}}, profiles=profiles, rules=rules, keeps=keeps)
+
+
+def names_profile(raw: RawObject, profiles: frozenset[str]) -> bool:
+    """Return whether a pod names one of these scheduler profiles. A pod that does not is never managed."""
+    name = fields(raw, "spec").get("schedulerName")
+    return (name if name and isinstance(name, str) else DEFAULT_SCHEDULER) in profiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Extender:
         if question.uid is None:
             return self._answer_what_if(question)
         pod = await self._arrivals.pod(question.uid, within_s=WATCH_LAG_S)
-        if pod is None and self._decode(question.pod).managed:
+        if pod is None and self._managed(question.pod) is not None:
             self._waker.park(question.uid)
             return Refused(Reason.DECIDING)
         if pod is None or not pod.managed:
@@ -94,8 +94,8 @@ class Extender:
 
     def prioritize(self, question: PodQuestion) -> Scores:
         """Score the offered nodes 0..10; all are 0 for an unmanaged pod, so that kube-scheduler's own scores count."""
-        pod = None if self._unready() else self._decode(question.pod)
-        rating = self._rate(pod, question.offered) if pod is not None and pod.managed else None
+        pod = None if self._unready() else self._managed(question.pod)
+        rating = None if pod is None else self._rate(pod, question.offered)
         if rating is None:
             return dict.fromkeys(question.offered, 0)
         index = self._cache.snapshots.table().index
@@ -105,7 +105,7 @@ class Extender:
 
     def preempt(self, pod: RawObject, candidates: Mapping[NodeName, V]) -> Mapping[NodeName, V]:
         """Return what kube-scheduler may preempt: nothing for a managed pod, as only our plan chooses its victims."""
-        return {} if self._decode(pod).managed else candidates
+        return candidates if self._managed(pod) is None else {}
 
     async def bind(self, question: BindQuestion) -> str:
         """Bind the pod, a gang as a whole; return "" or the reason why not."""
@@ -254,8 +254,8 @@ class Extender:
     # A pod that is only asked about --------------------------------------------------------------------------------
 
     def _answer_what_if(self, question: PodQuestion) -> FilterAnswer:
-        pod = self._decode(question.pod)
-        if not pod.managed:
+        pod = self._managed(question.pod)
+        if pod is None:
             return Fits(question.offered)
         rating = self._rate(pod, question.offered)
         if rating is None:
@@ -273,8 +273,13 @@ class Extender:
         group = self._cache.groups.alone(pod)
         return planner.rate(self._cache.snapshot(), group, pod, offered, policy=self._policy)
 
-    def _decode(self, raw: RawObject) -> Pod:
-        return decode.asked_pod(raw, profiles=self._settings.profiles, rules=self._rules)
+    def _managed(self, raw: RawObject) -> Pod | None:
+        """Return the pod of a question; None if it is not managed."""
+        profiles = self._settings.profiles
+        if not decode.names_profile(raw, profiles):
+            return None
+        pod = decode.asked_pod(raw, profiles=profiles, rules=self._rules)
+        return pod if pod.managed else None
 
 
 def _may_move(held: Reservation, question: PodQuestion) -> bool:
