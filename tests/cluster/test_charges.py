@@ -112,6 +112,21 @@ def test_only_pods_without_a_queue_on_schedulable_nodes_reduce_the_capacity() ->
     assert found.divided() == NODES[0].allocatable - gpus(1)
 
 
+def test_what_is_divided_follows_the_pods_without_a_queue_and_the_nodes() -> None:
+    found = charges(*NODES, x=Charge(gpus(1), N1, None))
+    seen = [found.divided()]
+
+    found.set(Y, Charge(gpus(2), N1, None))
+    seen.append(found.divided())
+    found.set(PodUid("x"), None)
+    seen.append(found.divided())
+    use(found, NodeTable.of(NODES[:1]))
+    seen.append(found.divided())
+
+    one, both = NODES[0].allocatable, NODES[0].allocatable + NODES[1].allocatable
+    assert seen == [both - gpus(1), both - gpus(1) - gpus(2), both - gpus(2), one - gpus(2)]
+
+
 pods = st.dictionaries(
     st.sampled_from([PodUid(name) for name in "abcd"]),
     st.builds(

@@ -76,6 +76,7 @@ class Charges:
         self._scalars: Mapping[str, Amounts] = {}
         self._capacity: Amounts = self._table.allocatable
         """What each node has for queues to divide, shape [resource, node]."""
+        self._divided = NOTHING  # Without closed nodes; valid unless `_outside.is_changed`.
 
     def get(self, pod: PodUid) -> Charge | None:
         """Return the pod's charge."""
@@ -111,10 +112,8 @@ class Charges:
             self._devices[name] = now
         used, of_hold = sum(now) - sum(before), {Hold.LEAVING: now.leaving - before.leaving}
         of_hold[Hold.AWAITED] = now.awaited - before.awaited
-        for sums, devices in (
-            (self._used, used),
-            *((self._part_of_used[hold], more) for hold, more in of_hold.items()),
-        ):
+        parts = ((self._part_of_used[hold], more) for hold, more in of_hold.items())
+        for sums, devices in ((self._used, used), *parts):
             if devices:
                 sums.add(name, list(Resources(gpu_milli=GPU_MILLI * devices).amounts))
 
@@ -122,12 +121,12 @@ class Charges:
         """Lay the sums over another table of nodes with these scalars; the same table changes nothing."""
         if table is self._table:
             return
-        self._table = table
-        self._scalars = scalars
+        self._table, self._scalars = table, scalars
         self._capacity = _with_mig(table.allocatable, scalars)
         for sums in (self._used, *self._part_of_used.values()):
             sums.lay_over(table, self._scalars)
         self._outside.lay_over(table, ())
+        self._outside.is_changed = True
         self._staying.lay_over(table, ())
 
     def free(self) -> Amounts:
@@ -207,14 +206,16 @@ class Charges:
         nodes pods hold more than Leeboard can read. There, only what is not free is divided: such pods hold at most
         what is free.
         """
-        divided = np.maximum(self._capacity - self._outside.columns, 0)
-        # Not columns[:, takes_work]: gathering the columns takes ten times as long as adding them up.
-        found = Resources.of(divided.sum(axis=1, where=self._table.takes_work))
+        if self._outside.is_changed:
+            divided = np.maximum(self._capacity - self._outside.columns, 0)
+            # Not columns[:, takes_work]: gathering the columns takes ten times as long as adding them up.
+            self._divided = Resources.of(divided.sum(axis=1, where=self._table.takes_work))
+            self._outside.is_changed = False
         columns = self._table.columns(closed)
         if not columns:
-            return found
-        held = np.maximum(divided[:, columns] - self._free_to_divide(columns), 0)
-        return found + Resources.of(held.sum(axis=1))
+            return self._divided
+        held = (self._capacity - self._outside.columns)[:, columns] - self._free_to_divide(columns)
+        return self._divided + Resources.of(np.maximum(held, 0).sum(axis=1))
 
     def _free_to_divide(self, columns: list[int]) -> Amounts:
         """Return what is free on some nodes, shape [resource, column]; MIG profiles count as their GPUs."""
@@ -267,8 +268,7 @@ class Charges:
             elif charge.hold is Hold.LEAVING:
                 sums.leaving = _sum(sums.leaving, amounts)
         if not any(sums.requested):
-            # Users may write any queue name into pods. A name that no pod uses any more is removed, so that names do
-            # not pile up.
+            # Users may write any queue name into pods: a name that no pod uses any more is removed.
             del self._queues[queue]
 
 
