@@ -29,7 +29,7 @@ VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed crds policies admission_
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit test-versions cluster check house fmt bench bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
+.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ fmt: $(INSTALLED) ## format the code, and fix what ruff can fix
 bench: $(INSTALLED) ## time the planner on large clusters and print each plan beside its budget
 	$(BIN)/python -m loadtest.budgets
 	$(BIN)/python -m loadtest.saturated --seeds 1
+
+bench-placement: NODES = tests/loadtest/data/openb_node_list_sample.csv
+bench-placement: PODS = tests/loadtest/data/openb_pod_list_sample.csv
+bench-placement: SEEDS = 42 43 44 45 46 47 48 49 50 51
+bench-placement: $(INSTALLED) ## how many GPUs placement leaves idle, beside published policies (NODES=FILE PODS="FILE ..." SEEDS="42 43")
+	$(BIN)/python -m loadtest.placement --nodes $(NODES) --pods $(PODS) --seeds $(SEEDS) $(BENCH_ARGS)
 
 bench-scale: $(INSTALLED) ## cache, planner and webhooks as a simulated cluster grows to 15,000 nodes and 100,000 pods
 	$(BIN)/python -m loadtest.scale

@@ -15,7 +15,7 @@ class MatplotlibMissingError(RuntimeError):
 
 def draw(report: Report, to: Path) -> None:
     """Write the picture; raises `MatplotlibMissingError` where the package is not installed."""
-    plt = _pyplot()
+    plt = pyplot()
     names = [name for name in report.scenarios if any(row.scenario == name for row in report.rows)]
     if not names:
         return
@@ -45,9 +45,10 @@ def _draw_scenario(axis: Any, report: Report, name: str) -> None:
     axis.set_title(f"{name}: {report.scenarios[name]}", fontsize=9, wrap=True)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Return matplotlib for files; raises `MatplotlibMissingError` where the package is not installed."""
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - of the group `load`, which only this command installs
+        import matplotlib as mpl  # noqa: PLC0415 - of the group `load`, which few commands install
     except ImportError as missing:
         sentence = "No picture was drawn, since matplotlib is not installed; `make bench-cluster` installs it."
         raise MatplotlibMissingError(sentence) from missing

@@ -1,0 +1,90 @@
+"""Leeboard's own placement in the replay of a trace: one placement state, and one lone pod at a time."""
+
+from collections.abc import Sequence
+
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.node import Node
+from app.model.pod import ANYWHERE, PPM, Constraint, Operator, Pod, Requirement, Sharing
+from app.model.resources import GPU_MILLI, Resources
+from app.model.snapshot import NodeTable, Snapshot
+from app.scheduling.placement.state import PlacementState, Strategy
+from loadtest.openb import MOST_PODS, OpenbNode, OpenbPlace, OpenbPod
+from loadtest.snapshots import DEVICE_MIB
+
+MODEL_LABEL = "nvidia.com/gpu.product"
+NAMESPACE = "openb"
+QUEUE = QueueName("openb")
+MIB = 1 << 20
+
+
+class LeeboardPlacer:
+    """Places pods by the code that the planner uses. No pod of a trace ever leaves, so one state lasts for all."""
+
+    def __init__(self, nodes: Sequence[OpenbNode], trace: Sequence[OpenbPod], seed: int) -> None:
+        """Start with empty nodes; nothing is known of the trace, and nothing is random."""
+        del trace, seed
+        self._state = PlacementState(_empty(nodes), Strategy())
+        self._arrived = 0
+        self._requests: dict[OpenbPod, tuple[Resources, Sharing | None, Constraint]] = {}
+
+    def place(self, pod: OpenbPod) -> OpenbPlace | None:
+        """Place the pod for good. Return None if it fits nowhere."""
+        self._arrived += 1
+        seats = self._state.place([self._pending(pod)])
+        return None if seats is None else OpenbPlace(seats[0].column, seats[0].devices)
+
+    def _pending(self, pod: OpenbPod) -> Pod:
+        request, sharing, constraint = self._requests.get(pod) or self._requests.setdefault(pod, _request(pod))
+        name = f"pod-{self._arrived}"
+        return Pod(
+            uid=PodUid(name),
+            namespace=NAMESPACE,
+            name=name,
+            group=GroupKey(NAMESPACE, name),
+            queue=QUEUE,
+            request=request,
+            sharing=sharing,
+            constraint=constraint,
+            created_at=self._arrived,
+        )
+
+
+def _request(pod: OpenbPod) -> tuple[Resources, Sharing | None, Constraint]:
+    is_part = 0 < pod.gpu_milli < GPU_MILLI
+    sharing = Sharing(portion_ppm=pod.gpu_milli * PPM // GPU_MILLI, devices=pod.gpus) if is_part else None
+    request = Resources(
+        cpu_milli=pod.cpu_milli,
+        memory_bytes=pod.memory_mib * MIB,
+        gpu_milli=0 if is_part else pod.total_milli,
+        pods=1,
+    )
+    if not pod.models:
+        return request, sharing, ANYWHERE
+    return request, sharing, Constraint(terms=((Requirement(MODEL_LABEL, Operator.IN, pod.models),),))
+
+
+def _empty(nodes: Sequence[OpenbNode]) -> Snapshot:
+    # The table is in the order of names, and the first of equal nodes is taken: the names keep the order of the replay.
+    table = NodeTable.of(_node(node, f"{index:06}-{node.name}") for index, node in enumerate(nodes))
+    return Snapshot(
+        version=1,
+        nodes=table,
+        free=table.allocatable.copy(),
+        queues={},
+        usage={},
+        groups={},
+        total=table.capacity,
+    )
+
+
+def _node(node: OpenbNode, name: str) -> Node:
+    amounts = Resources(
+        cpu_milli=node.cpu_milli,
+        memory_bytes=node.memory_mib * MIB,
+        gpu_milli=node.gpus * GPU_MILLI,
+        pods=MOST_PODS,
+    )
+    labels = {MODEL_LABEL: node.model}
+    return Node(
+        name=NodeName(name), allocatable=amounts, device_memory_mib=DEVICE_MIB if node.gpus else 0, labels=labels
+    )
