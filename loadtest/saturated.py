@@ -1,137 +1,33 @@
 """Plays an hour of a full cluster with the planner alone, in virtual time: how much work is lost, who gets how much.
 
 64 GPUs, three queues of different weights that always have more to run, pods of 1 to 8 GPUs and gangs, run times of one
-to thirty minutes. The planner is asked as the service asks it: at once, without victims, when something changed; and
-soon after with victims. Who is evicted is made again by its owner and begins from the start.
+to thirty minutes.
 
     python -m loadtest.saturated --seeds 10
 """
 
 import argparse
-import heapq
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from random import Random
 
-import numpy as np
-
 from app.control.cycle.policy_settings import policy_of
-from app.model.decision import Action, Plan
-from app.model.memory import NO_MEMORY
-from app.model.names import GroupKey, NodeName, QueueName
-from app.model.pod import Placed, Pod
-from app.model.podgroup import PodGroup
+from app.model.names import QueueName
 from app.model.queue import Entitlement, Queue
-from app.model.resources import GPU_MILLI, NOTHING, Resources
-from app.model.snapshot import NodeTable, Snapshot, Usage
-from app.scheduling.planner.planner import plan, plan_some
+from app.model.resources import GPU_MILLI
 from app.scheduling.policy import Policy
 from app.scheduling.queues.fairshare import fair_shares
 from app.settings import Preset, Settings
-from loadtest.snapshots import GIB, GPUS, node
+from loadtest.planned import PlannedCluster
+from loadtest.snapshots import GPUS, node
+from loadtest.virtual_time import Job
 
 NODES = 8
 WARM_UP_S, HOUR_S = 600.0, 3600.0
-SEARCH_AFTER_S, SEARCH_AGAIN_S = 0.3, 10.0
-TERMINATION_S = 5.0
-YOUNG_S = 60.0
 AGAIN_S = 600.0
 """A pod that is evicted twice within this time is counted."""
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """One workload, which its owner makes again when it is evicted."""
-
-    name: str
-    queue: str
-    pods: int
-    gpus: int
-    run_s: float
-    created_at: float
-    tries: int = 0
-    nodes: tuple[NodeName, ...] = ()
-    started_at: float | None = None
-    evicted_at: float | None = None
-    _members: tuple[Pod, ...] = ()
-    _group: PodGroup | None = None
-
-    @property
-    def request(self) -> Resources:
-        """What all its pods ask for."""
-        return Resources(
-            cpu_milli=self.size * 4000,
-            memory_bytes=self.size * 16 * GIB,
-            gpu_milli=self.size * GPU_MILLI,
-            pods=self.pods,
-        )
-
-    @property
-    def size(self) -> int:
-        """All its GPUs."""
-        return self.pods * self.gpus
-
-    @property
-    def key(self) -> GroupKey:
-        """Of its PodGroup; a pod alone is another one each time."""
-        return GroupKey("bench", self.name if self.pods > 1 else f"{self.name}-{self.tries}")
-
-    def members(self) -> tuple[Pod, ...]:
-        """Return its pods."""
-        if not self._members:
-            self._members = self._made()
-        return self._members
-
-    def group(self) -> PodGroup:
-        """Return it as the planner sees it."""
-        if self._group is None:
-            self._group = self._grouped()
-        return self._group
-
-    def _grouped(self) -> PodGroup:
-        members = self.members()
-        placed = tuple(
-            Placed(pod=replace(pod, node=name) if self.started_at is not None else pod, node=name)
-            for pod, name in zip(members, self.nodes, strict=False)
-        )
-        return PodGroup(
-            key=self.key,
-            queue=QueueName(self.queue),
-            priority=50,
-            min_member=self.pods,
-            created_at=self.created_at,
-            pending=() if placed else members,
-            placed=placed,
-            started_at=self.started_at,
-        )
-
-    def put(self, nodes: tuple[NodeName, ...]) -> None:
-        """Note where it is."""
-        self.nodes, self._group = nodes, None
-
-    def begin(self, at: float) -> None:
-        """Note since when it runs."""
-        self.started_at, self._group = at, None
-
-    def _made(self) -> tuple[Pod, ...]:
-        amounts = Resources(
-            cpu_milli=self.gpus * 4000, memory_bytes=self.gpus * 16 * GIB, gpu_milli=self.gpus * GPU_MILLI, pods=1
-        )
-        names = [f"{self.name}-{self.tries}-{index}" for index in range(self.pods)]
-        return tuple(
-            Pod(
-                uid=name,  # type: ignore[arg-type] # only compared
-                namespace="bench",
-                name=name,
-                group=self.key,
-                queue=QueueName(self.queue),
-                request=amounts,
-                created_at=self.created_at,
-            )
-            for name in names
-        )
 
 
 @dataclass(slots=True)
@@ -140,17 +36,12 @@ class Tally:
 
     starts: int = 0
     evictions: int = 0
-    moved: int = 0
-    young: int = 0
     again: int = 0
     lost_s: float = 0.0
     used_s: dict[str, float] = field(default_factory=dict)
     fair_s: dict[str, float] = field(default_factory=dict)
     time_s: float = 0.0
     waits: dict[int, float] = field(default_factory=dict)
-    contradictions: int = 0
-    plans: int = 0
-    reclaims: int = 0
 
     def whole(self) -> float:
         """Return all GPU-seconds there were."""
@@ -167,77 +58,22 @@ class Load:
     backlog: int = 30
 
 
-class Play:
-    """One cluster in virtual time."""
+class Play(PlannedCluster):
+    """One hour of one cluster, and what is counted of it."""
 
     def __init__(self, load: Load, seed: int, policy: Policy) -> None:
         """Begin with an empty cluster."""
-        self.load, self.policy = load, policy
+        super().__init__(map(node, range(NODES)), load.queues, policy)
+        self.load = load
         self.random = Random(seed)  # not for secrets
-        self.table = NodeTable.of(node(index) for index in range(NODES))
-        self.jobs: dict[str, Job] = {}
-        self.events: list[tuple[float, int, str, Job | None]] = []
-        self.leaving: list[tuple[float, NodeName, Resources]] = []
-        self.awaited: dict[str, float] = {}
         self.tally = Tally()
-        self.number = 0
-        self.now = 0.0
-        self.search_at = math.inf
         self.counted_from = 0.0
-        self.memory = NO_MEMORY
-
-    # The cluster as the planner sees it -----------------------------------------------------------------------------
-
-    def snapshot(self) -> Snapshot:
-        """Return the cluster as it is now."""
-        free = self.table.allocatable.copy()
-        releasing = np.zeros_like(free)
-        usage: dict[QueueName, Usage] = {}
-        groups: dict[GroupKey, PodGroup] = {}
-        running: dict[GroupKey, PodGroup] = {}
-        for job in self.jobs.values():
-            group = job.group()
-            (running if job.nodes else groups)[group.key] = group
-            wanted = job.request
-            before = usage.get(group.queue, Usage())
-            held = wanted if job.nodes else NOTHING
-            usage[group.queue] = replace(before, allocated=before.allocated + held, requested=before.requested + wanted)
-            for one in group.placed:
-                free[:, self.table.index[one.node]] -= np.array(one.pod.request.amounts)
-        for _, name, amounts in self.leaving:
-            free[:, self.table.index[name]] -= np.array(amounts.amounts)
-            releasing[:, self.table.index[name]] += np.array(amounts.amounts)
-        return Snapshot(
-            version=1,
-            nodes=self.table,
-            free=free,
-            queues={queue.name: queue for queue in self.load.queues},
-            usage=usage,
-            groups=groups,
-            running=running,
-            total=self.table.capacity,
-            releasing=releasing if self.leaving else None,
-        )
-
-    # Time -----------------------------------------------------------------------------------------------------------
 
     def run(self, warm_up_s: float = WARM_UP_S, hour_s: float = HOUR_S) -> Tally:
         """Play; what happens before the end of the warming up is not counted."""
         self.counted_from = warm_up_s
-        end = warm_up_s + hour_s
-        self.refill()
-        self.changed()
-        while True:
-            at = min(self.search_at, self.events[0][0] if self.events else math.inf)
-            if at >= end:
-                self.pass_time(end)
-                return self.tally
-            self.pass_time(at)
-            if self.events and self.events[0][0] <= at:
-                self.happen()
-                self.changed()
-            else:
-                self.search()
+        self.run_until(warm_up_s + hour_s)
+        return self.tally
 
     def pass_time(self, to: float) -> None:
         """Go on to a time, and count what was held until then."""
@@ -253,25 +89,7 @@ class Play:
             for job in self.jobs.values():
                 if not job.nodes:
                     tally.waits[job.size] = max(tally.waits.get(job.size, 0.0), to - job.created_at)
-        self.now = to
-
-    def happen(self) -> None:
-        """Have the next event happen."""
-        _, _, kind, job = heapq.heappop(self.events)
-        if job is None:
-            self.leaving = [one for one in self.leaving if one[0] > self.now]
-            for name in [name for name, until in self.awaited.items() if until <= self.now]:
-                del self.awaited[name]
-                self.begin(self.jobs[name])
-        elif kind == "end" and self.jobs.get(job.name) is job:
-            del self.jobs[job.name]
-        elif kind == "come":
-            self.jobs[job.name] = job
-
-    def post(self, at: float, kind: str, job: Job | None = None) -> None:
-        """Have something happen later."""
-        self.number += 1
-        heapq.heappush(self.events, (at, self.number, kind, job))
+        super().pass_time(to)
 
     def refill(self) -> None:
         """Have every queue ask for as much as it always does."""
@@ -282,90 +100,34 @@ class Play:
                 job = self.load.new(self.random, queue.name, self.number, self.now + self.number * 1e-6)
                 if job is None:
                     break
-                self.jobs[job.name] = job
+                self.add(job)
                 waiting += 1
 
-    # Planning -------------------------------------------------------------------------------------------------------
-
     def changed(self) -> None:
-        """Decide without victims, as the planning loop does; search soon after."""
+        """Decide for as many jobs as always wait."""
         self.refill()
-        snapshot = self.snapshot()
-        self.shares = fair_shares(snapshot)
-        self.carry_out(plan_some(snapshot, list(snapshot.groups), self.policy, now=self.now, memory=self.memory))
-        self.search_at = min(self.search_at, self.now + SEARCH_AFTER_S)
+        self.shares = fair_shares(self.snapshot())
+        super().changed()
 
-    def search(self) -> None:
-        """Decide with victims."""
-        self.snapshot_now = self.snapshot()
-        made = plan(self.snapshot_now, self.policy, now=self.now, memory=self.memory)
-        self.memory = made.memory
-        self.count(made)
-        self.carry_out(made)
-        self.search_at = self.now + SEARCH_AGAIN_S
+    def woken(self) -> None:
+        """Replace the jobs that a plan with victims has started."""
+        made = self.search()
         if made.starts or made.evictions:
             self.refill()
-            self.search_at = self.now + SEARCH_AFTER_S
-
-    def count(self, made: Plan) -> None:
-        """Count whether a queue both loses and starts pods."""
-        by_key = {job.key: job for job in self.jobs.values()}
-        self.tally.plans += 1
-        losers = {by_key[each.group].queue for each in made.evictions if each.action is Action.RECLAIM}
-        starters = {by_key[each.group].queue for each in made.starts if not each.awaits_release}
-        self.tally.reclaims += bool(losers)
-        self.tally.contradictions += bool(losers & starters)
-
-    def carry_out(self, made: Plan) -> None:
-        """Evict and start."""
-        by_key = {job.key: job for job in self.jobs.values()}
-        for key in dict.fromkeys(each.group for each in made.evictions):
-            actions = {each.action for each in made.evictions if each.group == key}
-            self.evict(by_key[key], moves=Action.CONSOLIDATE in actions)
-        until = self.now + TERMINATION_S
-        if made.evictions or any(start.awaits_release for start in made.starts):
-            self.post(until, "left")
-        for start in made.starts:
-            job = by_key[start.group]
-            job.put(tuple(each.node for each in start.placements))
-            if start.awaits_release:
-                self.awaited[job.name] = until
-            else:
-                self.begin(job)
 
     def begin(self, job: Job) -> None:
-        """Have a job run."""
-        job.begin(self.now)
-        if self.now >= self.counted_from:
-            self.tally.starts += 1
-        self.post(self.now + job.run_s, "end", job)
+        """Count the starts."""
+        self.tally.starts += self.now >= self.counted_from
+        super().begin(job)
 
-    def evict(self, job: Job, *, moves: bool) -> None:
-        """Have a job leave, and its owner make it again."""
-        ran_s = 0.0 if job.started_at is None else self.now - job.started_at
+    def evict(self, job: Job) -> None:
+        """Count what is lost."""
         if self.now >= self.counted_from and job.started_at is not None:
-            tally = self.tally
+            tally, ran_s = self.tally, self.now - job.started_at
             tally.evictions += 1
-            tally.moved += moves
-            tally.young += ran_s < YOUNG_S
             tally.again += job.evicted_at is not None and self.now - job.evicted_at < AGAIN_S
             tally.lost_s += ran_s * job.size
-        for name in job.nodes if job.started_at is not None else ():
-            self.leaving.append((self.now + TERMINATION_S, name, job.members()[0].request))
-        self.awaited.pop(job.name, None)
-        del self.jobs[job.name]
-        created_at = job.created_at if job.pods > 1 else self.now
-        again = replace(
-            job,
-            tries=job.tries + 1,
-            nodes=(),
-            started_at=None,
-            evicted_at=self.now,
-            created_at=created_at,
-            _members=(),
-            _group=None,
-        )
-        self.jobs[job.name] = again
+        super().evict(job)
 
 
 # What is played -----------------------------------------------------------------------------------------------------

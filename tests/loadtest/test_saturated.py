@@ -7,7 +7,8 @@ import pytest
 
 from app.model.queue import Queue
 from app.scheduling.preemption.ageing import LONGEST_PAUSE_S
-from loadtest.saturated import POLICIES, Figures, Job, Load, Play, weighted
+from loadtest.saturated import POLICIES, Figures, Load, Play, weighted
+from loadtest.virtual_time import Job
 
 pytestmark = pytest.mark.slow
 
