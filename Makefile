@@ -29,7 +29,7 @@ VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed crds policies admission_
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster manifests image lock clean
+.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster bench-philly manifests image lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench-hostile: $(INSTALLED) ## health probes, filter and the event loop beside h
 
 bench-cluster: $(INSTALLED_LOAD) ## the same work through kube-scheduler, Leeboard, KAI, coscheduling and Volcano (BENCH_ARGS=--quick)
 	$(BIN)/python -m loadtest $(BENCH_ARGS)
+
+bench-philly: $(INSTALLED) ## a week of jobs on 512 to 1,024 GPUs: waits, use and fairness beside FIFO and SJF (JOBS=FILE)
+	$(BIN)/python -m loadtest.philly --jobs "$(or $(JOBS),$(error name the file of jobs: make bench-philly JOBS=FILE))" $(BENCH_ARGS)
 
 manifests: $(INSTALLED) ## write what follows from the chart: deploy/kustomize and scheduler-config
 	$(BIN)/python -m tests.deploy.rendering

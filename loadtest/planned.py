@@ -1,7 +1,7 @@
 """A cluster in virtual time that the planner plans, asked as the service asks it.
 
 At once, without victims, when something changed: for the new PodGroups, or for all that wait when room became free.
-Soon after with victims, and again from time to time.
+Soon after with victims, and again when time alone may give another plan.
 """
 
 import math
@@ -31,7 +31,7 @@ class PlannedCluster(VirtualCluster):
     """What is evicted is made again by its owner and begins from the start."""
 
     def __init__(self, nodes: Iterable[Node], queues: Iterable[Queue], policy: Policy, *, rest_s: float = 0.0) -> None:
-        """Begin without jobs; after a search there is none for `rest_s`."""
+        """Begin without jobs; after a search there is none for `rest_s`, as the service rests after its own."""
         super().__init__(nodes)
         self.policy, self.rest_s = policy, rest_s
         self.queues = {queue.name: queue for queue in queues}
@@ -144,12 +144,18 @@ class PlannedCluster(VirtualCluster):
         if made.starts or made.evictions or made.unfinished:
             self._search_at(self.now + SEARCH_AFTER_S)
         elif not self.is_at_rest or self.now < self._last_change_at + GIVEN_UP_AFTER_S:
-            self._search_at(self.now + SEARCH_AGAIN_S)
+            self._search_at(max(self.now + SEARCH_AGAIN_S, self.next_change_by_time()))
         return made
 
     def _search_at(self, at: float) -> None:
         if not all(job.nodes for job in self.jobs.values()):
             self.wake_at = min(self.wake_at, max(at, self.searched_at + self.rest_s))
+
+    def next_change_by_time(self) -> float:
+        """Return when the passing of time alone may give another plan."""
+        known, ageing_s = self.memory.conditions, self.policy.ageing_s
+        ages = [job.created_at + ageing_s for job in self.jobs.values() if not job.nodes] if ageing_s else []
+        return min([known.changes_at if known else math.inf, *(each for each in ages if each > self.now)])
 
     def carry_out(self, made: Plan) -> None:
         """Evict and start."""

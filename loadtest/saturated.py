@@ -115,6 +115,10 @@ class Play(PlannedCluster):
         if made.starts or made.evictions:
             self.refill()
 
+    def next_change_by_time(self) -> float:
+        """Search every ten seconds, also when no search can find more."""
+        return self.now
+
     def begin(self, job: Job) -> None:
         """Count the starts."""
         self.tally.starts += self.now >= self.counted_from
