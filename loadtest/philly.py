@@ -8,11 +8,13 @@ The cluster has nodes of 8 GPUs; the last one has what is left. A job is a gang 
 fifo: strict order of submission over all queues; a head that does not fit blocks the jobs behind it
 sjf: the shortest job that waits is the head, with perfect knowledge of all durations, also strict
 fifo-backfill, sjf-backfill: jobs behind a head that does not fit start if they fit
-leeboard: the planner with the default settings, at each arrival and departure, and with victims at most once a minute;
-each queue deserves GPUs in proportion to its GPU-hours, over-quota weights are equal, all pods are preemptible
+leeboard: the planner at each arrival and departure, and with victims at most once a minute; its settings are the
+defaults unless LEEBOARD_* variables change them; each queue deserves GPUs in proportion to its GPU-hours, over-quota
+weights are equal, all pods are preemptible
 
-A preempted job starts again from the beginning; what it had run is lost. The short queue: of the GPU time that a queue
-deserved (or asked for, if less) while it had jobs waiting, the part that it did not hold; the worst queue and the mean.
+A job that is reclaimed, preempted or moved starts again from the beginning; what it had run is lost. A queue is short
+of the GPU time that it deserved (or asked for, if less) while it had jobs waiting, and did not hold; the table
+has the worst queue and the mean.
 Times are in minutes; a wait is from submission to the first start, a final wait to the start of the run that ended.
 "Used" and "useful" are GPU-hours until the last submission, useful without runs that were preempted.
 """
