@@ -1,8 +1,10 @@
 """Builders of clusters for tests, with defaults for everything that a test does not say."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from app.model.mix import TypicalMix, TypicalPod
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Placed, Pod
@@ -129,3 +131,11 @@ class GpuSizes:
     def divides(self, name: NodeName) -> bool:
         del name
         return self.shares
+
+
+def mix(pods: Iterable[Pod], *, rooms: int = 1, device_memory_mib: int = 1000) -> TypicalMix | None:
+    """Build the typical mix of these pods, with as many nodes with room for each kind; None without pods."""
+    counts = Counter(TypicalPod.of(pod, device_memory_mib) for pod in pods)
+    kinds = sorted(counts)
+    thousandths = tuple(1000 * counts[kind] for kind in kinds)
+    return TypicalMix(tuple(kinds), thousandths, (rooms,) * len(kinds), gpu_nodes=1) if kinds else None

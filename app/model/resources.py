@@ -112,3 +112,14 @@ def is_gpu(name: str) -> bool:
     Other accelerators count as well: pods without accelerators should not fill their nodes either.
     """
     return mig_gpus(name) > 0 or "gpu" in name.lower() or name.startswith(ACCELERATORS)
+
+
+def gpu_milli_of(name: str) -> int:
+    """Return about how many milli-GPUs one unit of an extended resource is: N sevenths for `Ng.*`, 0 if it is no GPU.
+
+    Used where amounts on one node are compared. What a queue pays for a MIG profile is `mig_milli`.
+    """
+    slices = mig_gpus(name)
+    if slices:
+        return GPU_MILLI * slices // MOST_SLICES
+    return GPU_MILLI if is_gpu(name) else 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.model.mix import TypicalMix
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.past import NO_PAST, Past
@@ -238,6 +239,8 @@ class Snapshot:
     """
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
     """Nodes that kube-scheduler's own filters refuse for a pod, for causes that Leeboard cannot see."""
+    mix: TypicalMix | None = None
+    """The typical pods by which placements are judged; None when too few pods have arrived."""
 
     def without(self, places: Iterable[tuple[Pod, NodeName]]) -> "Snapshot":
         """Return the snapshot without these pods on these nodes."""

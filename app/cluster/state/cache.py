@@ -16,6 +16,7 @@ from app.cluster.ledger.nodes import Nodes, NodeSource
 from app.cluster.ledger.reservations import Reservations
 from app.cluster.queues.tree import Queues
 from app.cluster.queues.usage import UsageHistory
+from app.cluster.state.arrivals import Arrivals
 from app.cluster.state.findings import SchedulerFindings
 from app.cluster.state.payers import Payers
 from app.cluster.state.pods import KnownPods
@@ -72,6 +73,7 @@ class ClusterCache:
         """Reserves nodes for pods."""
         self.findings = SchedulerFindings(self.pods, self.groups)
         self.unread = UnreadPods(self.nodes)
+        self._arrivals = Arrivals()
         self._payers = Payers()
         self.snapshots = Snapshots(
             changes=self.changes,
@@ -85,6 +87,7 @@ class ClusterCache:
             labelled=self.labelled,
             findings=self.findings,
             unread=self.unread,
+            arrivals=self._arrivals,
         )
         """The Snapshots for the planner."""
 
@@ -247,6 +250,8 @@ class ClusterCache:
         if pod.managed:
             self.groups.join(pod)
             self._settlement.follow_promise(before, pod)
+            if pod.node is not None and (before is None or before.node is None):
+                self._arrivals.note_start(pod, self.nodes.device_mib(pod.node))
         self._settlement.settle(pod.uid)
         for key, terms in on.items():
             self._settlement.follow_terms(key, terms)

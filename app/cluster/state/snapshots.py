@@ -7,6 +7,7 @@ from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import Nodes
 from app.cluster.queues.tree import Queues
 from app.cluster.queues.usage import UsageHistory
+from app.cluster.state.arrivals import Arrivals
 from app.cluster.state.findings import SchedulerFindings
 from app.cluster.state.labelled import LabelledPods
 from app.cluster.state.topologies import Topologies
@@ -34,6 +35,7 @@ class Snapshots:
         labelled: LabelledPods,
         findings: SchedulerFindings,
         unread: UnreadPods,
+        arrivals: Arrivals,
     ) -> None:
         self._changes = changes
         self._groups = groups
@@ -46,6 +48,7 @@ class Snapshots:
         self._labelled = labelled
         self._findings = findings
         self._unread = unread
+        self._arrivals = arrivals
 
     def table(self) -> NodeTable:
         """Return the nodes as columns."""
@@ -67,16 +70,17 @@ class Snapshots:
         """Freeze the present state; the cost is that of the changes, and one copy of each column."""
         waiting = self._groups.waiting()
         table, charges = self.table(), self._charges
+        free, usage, shared = charges.free(), charges.usage(), self._gpus.listed()
         return Snapshot(
             version=self._changes.version,
             nodes=table,
-            free=charges.free(),
+            free=free,
             residents=charges.residents(),
             releasing=charges.releasing(),
             scalars=charges.free_scalars(),
             releasing_scalars=charges.releasing_scalars(),
             queues=self._queues.tree(),
-            usage=charges.usage(),
+            usage=usage,
             groups=waiting,
             running=self._groups.running(),
             total=charges.divided(self._unread.closed()),
@@ -84,9 +88,10 @@ class Snapshots:
             past=self._history.past(),
             labelled=self._labelled.freeze(),
             refused=self._findings.refused_nodes().freeze(),
-            shared=self._gpus.listed(),
+            shared=shared,
             idle_devices=self._gpus.idle(table),
             blocked_devices=self._gpus.blocked(),
+            mix=self._arrivals.mix(waiting, usage, table, free, shared),
         )
 
     def places_without(self, pod: Pod, node: NodeName) -> Snapshot:
@@ -113,4 +118,5 @@ class Snapshots:
             shared=self._gpus.listed(),
             idle_devices=self._gpus.idle(table),
             blocked_devices=self._gpus.blocked(),
+            mix=self._arrivals.last,
         )

@@ -1,0 +1,136 @@
+"""The typical mix of pods: what is learnt of pods that start and wait, and how little a tenant can change it."""
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from app.cluster.state import arrivals
+from app.cluster.state.cache import ClusterCache
+from app.model.mix import TypicalMix, TypicalPod
+from app.model.names import NodeName
+from app.model.pod import Pod, Sharing
+from tests import given
+
+ASSUMED = TypicalPod(4000, 32 * given.GIB, 1, 1000, 0)
+"""One GPU with half of what a node of 8 GPUs, 64 cores and 512 GiB has per GPU."""
+
+TWO = TypicalPod(1000, 0, 2, 1000, 0)
+
+
+def cluster(*pods: Pod, nodes: int = 4) -> ClusterCache:
+    cache = ClusterCache()
+    for number in range(nodes):
+        cache.apply_node(given.node(f"n{number}", device_memory_mib=1000))
+    for name in ("q", "junk"):
+        cache.apply_queue(given.queue(name))
+    for pod in pods:
+        cache.apply_pod(pod)
+    return cache
+
+
+def bound(number: int, *, gpus: int = 2, **more: object) -> Pod:
+    return replace(given.pod(f"p{number}", gpus=gpus, **more), node=NodeName(f"n{number % 4}"))  # type: ignore[arg-type]
+
+
+def learnt(cache: ClusterCache) -> TypicalMix:
+    mix = cache.snapshot().mix
+    assert mix is not None
+    return mix
+
+
+def weights(cache: ClusterCache) -> dict[TypicalPod, float]:
+    mix = learnt(cache)
+    return {kind: count / 1024 for kind, count in zip(mix.pods, mix.counts, strict=True)}
+
+
+def test_without_pods_a_pod_of_one_gpu_is_assumed() -> None:
+    assert weights(cluster()) == {ASSUMED: 20}
+
+
+def test_without_gpu_nodes_there_is_no_mix() -> None:
+    cache = ClusterCache()
+    cache.apply_node(given.node("n", gpus=0))
+
+    assert cache.snapshot().mix is None
+
+
+def test_started_and_waiting_pods_count() -> None:
+    half = Sharing(portion_ppm=500_000)
+    cache = cluster(bound(1), bound(2), given.pod("w", gpus=0, cpu=3, sharing=half))
+
+    assert weights(cache) == {ASSUMED: 20, TWO: 2, TypicalPod(3000, 0, 1, 500, 0): 1}
+
+
+def test_a_pod_counts_once_however_often_it_changes() -> None:
+    pod = bound(1)
+    cache = cluster(replace(pod, node=None), pod, replace(pod, labels={"a": "b"}), replace(pod, deleting=True))
+
+    assert weights(cache)[TWO] == 1
+
+
+def test_pods_of_other_schedulers_do_not_count() -> None:
+    assert weights(cluster(replace(bound(1), managed=False))) == {ASSUMED: 20}
+
+
+def test_pods_that_never_start_count_no_more_than_the_running_pods_of_their_queue_and_a_few() -> None:
+    junk = [given.pod(f"j{number}", gpus=7, queue="junk") for number in range(900)]
+    running = [bound(number, gpus=0, cpu=0, queue="junk") for number in range(30)]
+    kind = TypicalPod(1000, 0, 7, 1000, 0)
+
+    assert weights(cluster(*junk))[kind] == pytest.approx(20, rel=0.05)
+    assert weights(cluster(*running, *junk))[kind] == pytest.approx(50, rel=0.05)
+
+
+def test_the_mix_is_made_again_after_a_tenth_more_pods_have_started() -> None:
+    cache = cluster()
+    made = [learnt(cache)]
+    for number in range(400):
+        cache.apply_pod(bound(number, gpus=0, cpu=0))
+        if learnt(cache) is not made[-1]:
+            made.append(learnt(cache))
+
+    totals = [sum(mix.counts) // 1024 - 20 for mix in made]
+    assert totals[:4] == [0, 20, 40, 60]
+    assert all(after - before >= max(before // 10, 20) for before, after in pairwise(totals))
+    assert len(made) < 25
+
+
+def test_the_mix_does_not_depend_on_the_order_of_the_events() -> None:
+    pods = [bound(number, gpus=number % 3, cpu=number % 5) for number in range(60)]
+    shuffled = Random(1).sample(pods, len(pods))
+    one, other = learnt(cluster(*pods)), learnt(cluster(*shuffled))
+
+    assert (one.pods, one.counts, one.rooms) == (other.pods, other.counts, other.rooms)
+
+
+def test_the_rooms_are_the_nodes_with_room_for_one_more() -> None:
+    shared = bound(4, gpus=0, sharing=Sharing(portion_ppm=600_000))
+    cache = cluster(*(bound(number, gpus=8) for number in (1, 2, 3)), bound(0, gpus=7), replace(shared, devices=("d",)))
+    mix = learnt(cache)
+    rooms = dict(zip(mix.pods, mix.rooms, strict=True))
+
+    assert rooms[ASSUMED] == 0
+    assert rooms[TypicalPod(1000, 0, 8, 1000, 0)] == 0
+    # 0.4 of the shared GPU is left: too little for another pod with 0.6.
+    assert rooms[TypicalPod(1000, 0, 1, 600, 0)] == 0
+
+
+def test_old_pods_count_less_and_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MOST_COUNTED", 100)
+    monkeypatch.setattr(arrivals, "MOST_KINDS", 10)
+    counted = arrivals.Arrivals()
+    for number in range(100):
+        counted.note_start(given.pod(f"old{number}", gpus=2), 1000)
+    for number in range(500):
+        counted.note_start(given.pod(f"new{number}", gpus=3), 1000)
+    for number in range(1000):
+        counted.note_start(given.pod(f"junk{number}", gpus=0, cpu=number), 1000)
+
+    node = given.snapshot([given.node("n")], [], [])
+    mix = counted.mix({}, {}, node.nodes, node.free, {})
+
+    assert mix is not None
+    assert len(mix.pods) <= 11
+    assert dict(zip(mix.pods, mix.counts, strict=True)).get(TWO, 0) < 1024
