@@ -18,6 +18,15 @@ class PlacementStrategy(StrEnum):
     SPREAD = "spread"
 
 
+class Packing(StrEnum):
+    """How `binpack` chooses the node of a pod."""
+
+    EXPECTED_USE = "expected-use"
+    """The node whose free GPUs stay most useful for typical pods of the cluster."""
+    BEST_FIT = "best-fit"
+    """The node with the least free GPUs, or the least free CPU for a pod without GPUs (KAI's rule)."""
+
+
 class Disruption(StrEnum):
     """The ways in which a plan may end running pods, by KAI's names of its actions."""
 
@@ -45,6 +54,7 @@ class Preset(StrEnum):
 
 
 KAI_DEFAULTS: Mapping[str, object] = {
+    "packing": Packing.BEST_FIT,
     "borrow_last": False,
     "ageing_s": None,
     "preempt_min_runtime_s": 0.0,
@@ -80,6 +90,10 @@ class Settings(BaseSettings):
     """
     placement: PlacementStrategy = PlacementStrategy.BINPACK
     """Whether pods fill one node after the other (`binpack`) or spread evenly over all nodes (`spread`)."""
+    packing: Packing = Packing.EXPECTED_USE
+    """How `binpack` chooses a node: by what typical pods could still use of it (`expected-use`), or the fullest
+    (`best-fit`).
+    """
 
     webhook_host: str = "127.0.0.1"
     """Address of the extender's webhooks."""

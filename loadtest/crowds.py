@@ -13,7 +13,7 @@ from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.resources import GPU, GPU_MILLI, Resources
 from app.model.snapshot import PART, NodeTable, SharedDevice, Snapshot
-from loadtest.snapshots import DEVICE_MIB, GPUS, NOW, pod, snapshot, waiting, with_memory
+from loadtest.snapshots import DEVICE_MIB, GPUS, NOW, learnt, pod, snapshot, waiting, with_memory
 
 DEPARTMENTS, TEAMS = 4, 5
 """Teams are the leaf queues, so many below each department."""
@@ -35,7 +35,7 @@ def crowded(nodes: int, *, waiting: int = 2000, seed: int = 1) -> Snapshot:
     running = list(_Filling(nodes, random).groups())
     groups = [*running, *(_asking(index, random) for index in range(waiting))]
     made = snapshot(nodes, groups, {})
-    return _with_queues(_with_devices(made), nodes)
+    return learnt(_with_queues(_with_devices(made), nodes))
 
 
 def _queue_name(random: Random) -> str:

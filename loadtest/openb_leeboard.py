@@ -1,13 +1,17 @@
-"""Leeboard's own placement in the replay of a trace: one placement state, and one lone pod at a time."""
+"""Leeboard's own placement in the replay of a trace: one lone pod at a time, by what has arrived so far."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from app.cluster.state.arrivals import Arrivals
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import ANYWHERE, PPM, Constraint, Operator, Pod, Requirement, Sharing
+from app.model.podgroup import PodGroup
 from app.model.resources import GPU_MILLI, Resources
-from app.model.snapshot import NodeTable, Snapshot
-from app.scheduling.placement.state import PlacementState, Strategy
+from app.model.snapshot import NodeTable, SharedDevice, Snapshot, Usage
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState
 from loadtest.openb import MOST_PODS, OpenbNode, OpenbPlace, OpenbPod
 from loadtest.snapshots import DEVICE_MIB
 
@@ -18,20 +22,41 @@ MIB = 1 << 20
 
 
 class LeeboardPlacer:
-    """Places pods by the code that the planner uses. No pod of a trace ever leaves, so one state lasts for all."""
+    """Places pods by the code that the planner uses. No pod of a trace ever leaves."""
 
     def __init__(self, nodes: Sequence[OpenbNode], trace: Sequence[OpenbPod], seed: int) -> None:
         """Start with empty nodes; nothing is known of the trace, and nothing is random."""
         del trace, seed
         self._state = PlacementState(_empty(nodes), Strategy())
         self._arrived = 0
+        self._arrivals = Arrivals()
+        self._waiting: dict[GroupKey, PodGroup] = {}
         self._requests: dict[OpenbPod, tuple[Resources, Sharing | None, Constraint]] = {}
 
     def place(self, pod: OpenbPod) -> OpenbPlace | None:
         """Place the pod for good. Return None if it fits nowhere."""
         self._arrived += 1
-        seats = self._state.place([self._pending(pod)])
-        return None if seats is None else OpenbPlace(seats[0].column, seats[0].devices)
+        self._learn()
+        one = self._pending(pod)
+        seats = self._state.place([one])
+        if seats is None:
+            self._waiting[one.group] = PodGroup(key=one.group, queue=QUEUE, pending=(one,))
+            return None
+        self._arrivals.note_start(one, DEVICE_MIB)
+        return OpenbPlace(seats[0].column, seats[0].devices)
+
+    def _learn(self) -> None:
+        """Begin a new plan with the typical mix of what has arrived so far, when it is due."""
+        if not self._arrivals.is_due:
+            return
+        nodes, stock = self._state.snapshot.nodes, self._state.stock
+        usage = {QUEUE: Usage(allocated=Resources(pods=self._arrived - len(self._waiting)))}
+        shared = {
+            node.name: tuple(SharedDevice(each.name, each.free) for each in stock.devices.at(column))
+            for column, node in enumerate(nodes.nodes)
+        }
+        mix = self._arrivals.mix(self._waiting, usage, nodes, stock.free, shared)
+        self._state = PlacementState(replace(self._state.snapshot, free=stock.free, shared=shared, mix=mix), Strategy())
 
     def _pending(self, pod: OpenbPod) -> Pod:
         request, sharing, constraint = self._requests.get(pod) or self._requests.setdefault(pod, _request(pod))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.cluster.state.arrivals import Arrivals
 from app.model.layout import Layout
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -65,7 +66,7 @@ def snapshot(nodes: int, groups: Iterable[PodGroup], deserved: dict[str, int]) -
         usage[group.queue] = replace(before, allocated=before.allocated + held, requested=before.requested + wanted)
         for one in group.placed:
             free[:, table.index[one.node]] -= np.array(one.pod.request.amounts)
-    return Snapshot(
+    made = Snapshot(
         version=1,
         nodes=table,
         free=free,
@@ -75,6 +76,16 @@ def snapshot(nodes: int, groups: Iterable[PodGroup], deserved: dict[str, int]) -
         running={group.key: group for group in every if group.placed},
         total=table.capacity,
     )
+    return learnt(made)
+
+
+def learnt(made: Snapshot) -> Snapshot:
+    """Add the typical mix that Leeboard learns from these pods."""
+    arrivals, nodes = Arrivals(), made.nodes
+    for group in made.running.values():
+        for one in group.placed:
+            arrivals.note_start(one.pod, nodes.device_memory_mib.item(nodes.index[one.node]))
+    return replace(made, mix=arrivals.mix(made.groups, made.usage, nodes, made.free, made.shared))
 
 
 def queue(name: str, deserved: int) -> Queue:

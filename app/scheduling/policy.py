@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from app.model.decision import Action
 from app.model.podgroup import PodGroup
-from app.scheduling.placement.state import Strategy
-from app.settings import PlacementStrategy, ResolveMethod
+from app.scheduling.placement.ranks import Strategy
+from app.settings import Packing, PlacementStrategy, ResolveMethod
 
 ALL_ACTIONS = tuple(Action)
 
@@ -19,6 +19,8 @@ class Policy:
 
     placement: PlacementStrategy = PlacementStrategy.BINPACK
     """The strategy for nodes."""
+    packing: Packing = Packing.EXPECTED_USE
+    """How `binpack` chooses a node once a typical mix of pods is known."""
     sharing: PlacementStrategy = PlacementStrategy.BINPACK
     """The strategy for devices in shared use."""
     actions: tuple[Action, ...] = ALL_ACTIONS
@@ -59,7 +61,7 @@ class Policy:
     @property
     def strategy(self) -> Strategy:
         """The strategies for nodes and devices."""
-        return Strategy(self.placement, self.sharing)
+        return Strategy(self.placement, self.sharing, self.packing)
 
     def grace_s(self, stated: float | None) -> float:
         """Return how long a gang may be stale, by its own setting or by default."""

@@ -9,7 +9,7 @@ from app.cli.options import WrongSettingError, read_settings
 from app.control.cycle.policy_settings import policy_of
 from app.model.decision import Action
 from app.scheduling.policy import Policy
-from app.settings import PlacementStrategy, Preset, ResolveMethod, Settings
+from app.settings import Packing, PlacementStrategy, Preset, ResolveMethod, Settings
 
 DEFAULTS = replace(Policy(), patience_s=300.0)
 """The defaults of the planner, which knows no plan before it, except for this value."""
@@ -24,6 +24,7 @@ def test_the_preset_kai_restores_the_defaults_of_kai() -> None:
 
     assert policy == replace(
         Policy(),
+        packing=Packing.BEST_FIT,
         preempt_min_runtime_s=0.0,
         reclaim_min_runtime_s=0.0,
         consolidate_min_runtime_s=0.0,
@@ -45,6 +46,7 @@ def test_an_explicit_setting_overrides_the_preset(monkeypatch: pytest.MonkeyPatc
     ("settings", "policy"),
     [
         ({"placement": "spread"}, {"placement": PlacementStrategy.SPREAD}),
+        ({"packing": "best-fit"}, {"packing": Packing.BEST_FIT}),
         ({"stale_grace_s": 5}, {"stale_grace_s": 5.0}),
         ({"preempt_min_runtime_s": 5}, {"preempt_min_runtime_s": 5.0}),
         ({"reclaim_min_runtime_s": 5}, {"reclaim_min_runtime_s": 5.0}),

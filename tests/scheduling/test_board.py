@@ -13,7 +13,8 @@ from app.model.pod import Constraint, Pod
 from app.model.resources import CPU, GPU
 from app.model.snapshot import Snapshot
 from app.scheduling.placement import gang
-from app.scheduling.placement.state import PlacementState, Strategy, Timing
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState, Timing
 from app.settings import PlacementStrategy
 from tests import given
 

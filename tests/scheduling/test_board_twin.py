@@ -13,8 +13,9 @@ from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, GPU_MILLI
 from app.model.snapshot import PART
 from app.scheduling.placement.devices import SharedDevices
-from app.scheduling.placement.state import PlacementState, Strategy, Timing
-from app.settings import PlacementStrategy
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState, Timing
+from app.settings import Packing, PlacementStrategy
 from tests.scheduling.worlds import World, parts_of, worlds
 
 BINPACK = PlacementStrategy.BINPACK
@@ -88,7 +89,8 @@ def test_eligible_nodes_with_room_are_the_same_as_by_a_check_of_each_node(world:
 def test_the_assignment_is_on_the_cheapest_node_with_room_now_or_else_later(
     world: World, strategy: Strategy, timing: Timing
 ) -> None:
-    board, nodes = PlacementState(world.snapshot(), strategy), slow(world)
+    best_fit = replace(strategy, packing=Packing.BEST_FIT)
+    board, nodes = PlacementState(world.snapshot(), best_fit), slow(world)
 
     for pod in waiting(world):
         if pod.sharing is None:

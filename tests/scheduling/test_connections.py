@@ -13,7 +13,8 @@ from app.model.layout import Layout
 from app.model.resources import GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Snapshot
 from app.scheduling.placement.connections import Connections, loss
-from app.scheduling.placement.state import PlacementState, Strategy, Timing
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState, Timing
 from app.scheduling.planner.planner import rate
 from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy

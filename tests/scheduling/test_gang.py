@@ -10,7 +10,8 @@ from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason
 from app.model.topology import Topology
 from app.scheduling.placement import gang
-from app.scheduling.placement.state import PlacementState, Strategy, Timing
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState, Timing
 from tests import given
 
 IN_A_RACK = TopologyConstraint("t", required="rack")

@@ -9,8 +9,8 @@ import pytest
 
 from app.model.names import NodeName, QueueName
 from app.model.pod import Placed, Pod
+from app.scheduling.placement.ranks import Strategy
 from app.scheduling.placement.rows import are_alike
-from app.scheduling.placement.state import Strategy
 from app.scheduling.preemption import prospects
 from app.scheduling.preemption.lineup import Lineup
 from app.scheduling.preemption.named import AtOnce, OneByOne

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from app.model.pod import Constraint
 from app.model.resources import Amounts
 from app.scheduling.placement import ranks
-from app.scheduling.placement.ranks import LATER, UNSHARED, Where, Wish
+from app.scheduling.placement.ranks import LATER, UNSHARED, Strategy, Where, Wish
 from app.scheduling.placement.score import FORBIDDEN
-from app.scheduling.placement.state import PlacementState, Strategy
+from app.scheduling.placement.state import PlacementState
 from app.settings import PlacementStrategy
 from tests import given
 from tests.scheduling.worlds import World, worlds

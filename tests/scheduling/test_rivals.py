@@ -7,8 +7,9 @@ import pytest
 from app.model.podgroup import PodGroup
 from app.scheduling.placement import rivals
 from app.scheduling.placement.free_resources import Assignment
+from app.scheduling.placement.ranks import Strategy
 from app.scheduling.placement.rivals import Rivals
-from app.scheduling.placement.state import PlacementState, Strategy
+from app.scheduling.placement.state import PlacementState
 from tests import given
 
 

@@ -10,11 +10,13 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from app.model.names import NodeName
 from app.model.node import Node
 from app.model.pod import ResourceClaim, Sharing
 from app.model.resources import CPU, GPU, Amounts
-from app.model.snapshot import NodeTable
 from app.scheduling.placement import score
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState
 from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy
@@ -27,12 +29,13 @@ Free = dict[str, tuple[int, int]]
 
 
 def costs(compared: int, free: Free, strategy: PlacementStrategy, nodes: Sequence[Node] = ()) -> dict[str, int]:
-    table = NodeTable.of(nodes or [given.node(name) for name in free])
-    amounts = table.allocatable.copy()
+    snapshot = given.snapshot(nodes or [given.node(name) for name in free], [], [])
     for name, (gpus, cores) in free.items():
-        column = [node.name for node in table.nodes].index(name)  # type: ignore[arg-type] # a NodeName is a str
-        amounts[[GPU, CPU], column] = gpus * 1000, cores * 1000
-    return dict(zip(free, score.cost(compared, amounts, table, strategy).tolist(), strict=True))
+        column = snapshot.nodes.index[NodeName(name)]
+        snapshot.free[[GPU, CPU], column] = gpus * 1000, cores * 1000
+    pod = given.pod("p", gpus=1 if compared == GPU else 0)
+    found = PlacementState(snapshot, Strategy(strategy)).costs(pod).tolist()
+    return {node.name: cost for node, cost in zip(snapshot.nodes.nodes, found, strict=True)}
 
 
 def order(compared: int, free: Free, strategy: PlacementStrategy, nodes: Sequence[Node] = ()) -> str:

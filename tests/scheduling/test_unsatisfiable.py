@@ -23,7 +23,8 @@ from app.model.topology import Topology
 from app.scheduling.explain.position import position
 from app.scheduling.explain.unsatisfiable import judged
 from app.scheduling.placement.emptied import Emptied, most_together
-from app.scheduling.placement.state import PlacementState, Strategy, Timing
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState, Timing
 from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.fairshare import fair_shares

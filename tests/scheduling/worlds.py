@@ -73,6 +73,8 @@ class World:
     leaving: tuple[tuple[PodGroup, Placed], ...] = ()
     """Pods that are being deleted, with the group that they belonged to."""
     now: float = NOW
+    learnt: bool = False
+    """Whether a typical mix of pods is known."""
 
     def snapshot(self) -> Snapshot:
         """Sum up what the planner sees."""
@@ -96,7 +98,13 @@ class World:
             releasing=releasing if self.leaving else None,
             shared={node.name: self._shared(node, held[node.name]) for node in table.nodes},
             topologies={TOPOLOGY.name: TOPOLOGY},
+            mix=given.mix(self._pods()) if self.learnt else None,
         )
+
+    def _pods(self) -> Iterator[Pod]:
+        for group in self.groups:
+            yield from group.pending
+            yield from (one.pod for one in group.placed)
 
     def held(self) -> dict[NodeName, Hold]:
         """Sum up what pods hold of every node."""
@@ -217,7 +225,9 @@ def world(dice: Random) -> World:
     )
 
 
-worlds: st.SearchStrategy[World] = st.randoms(use_true_random=False).map(world)
+worlds: st.SearchStrategy[World] = st.builds(
+    lambda dice, learnt: replace(world(dice), learnt=learnt), st.randoms(use_true_random=False), st.booleans()
+)
 
 
 def _nodes(dice: Random) -> Iterator[Node]:

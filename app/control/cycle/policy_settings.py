@@ -10,6 +10,7 @@ def policy_of(settings: Settings) -> Policy:
     chosen = {Action.ALLOCATE, *(Action(one.value) for one in settings.actions)}
     return Policy(
         placement=settings.placement,
+        packing=settings.packing,
         actions=tuple(action for action in Action if action in chosen),
         stale_grace_s=settings.stale_grace_s,
         preempt_min_runtime_s=settings.preempt_min_runtime_s,

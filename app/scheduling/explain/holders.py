@@ -21,7 +21,8 @@ from app.model.snapshot import Mask, Snapshot
 from app.scheduling.placement import domains, gang
 from app.scheduling.placement.emptied import most_together, room
 from app.scheduling.placement.free_resources import Assignment
-from app.scheduling.placement.state import PlacementState, Strategy
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState
 from app.scheduling.preemption.whatif import WhatIf
 
 

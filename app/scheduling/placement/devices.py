@@ -52,7 +52,8 @@ class SharedDevices(Copied):
         self._changed, self._outdated = {}, set()
         self._parts, self._owns_parts = None, False
 
-    def _at(self, column: int) -> Sequence[Divided]:
+    def at(self, column: int) -> Sequence[Divided]:
+        """Return the shared devices of one node, in the order of their names."""
         changed = self._changed.get(column)
         return self._initial.at(column) if changed is None else changed
 
@@ -60,7 +61,8 @@ class SharedDevices(Copied):
         self._changed[column] = devices
         self._outdated.add(column)
 
-    def _columns(self) -> FreeParts:
+    def columns(self) -> FreeParts:
+        """Return the shared devices of all nodes. Do not write to it. It is valid until a device changes."""
         if self._parts is None:
             self._parts = self._initial.parts
         if self._outdated and not self._owns_parts:
@@ -76,7 +78,7 @@ class SharedDevices(Copied):
         `gpus` are the whole GPUs at that time. `future_gpus` are the whole GPUs after all terminating pods are gone.
         Both are in milli-GPUs.
         """
-        needs, parts = self._needs(sharing), self._columns()
+        needs, parts = self.needs(sharing), self.columns()
         whole = np.where(self._shares & (needs <= self._memory_mib * PART), gpus // GPU_MILLI, 0)
         mask: Mask = whole >= sharing.devices
         fitting, again = self._fitting_parts(parts, needs, future_gpus)
@@ -92,7 +94,7 @@ class SharedDevices(Copied):
 
     def has_room(self, sharing: Sharing, column: int, gpus: tuple[int, int], *, later: bool) -> bool:
         """Return the same for one node. `gpus` are its whole GPUs now and in future, in milli-GPUs."""
-        need, memory = self._need(sharing, column), self._memory_mib.item(column) * PART
+        need, memory = self.need(sharing, column), self._memory_mib.item(column) * PART
         whole = gpus[0] // GPU_MILLI if self._shares[column] and need <= memory else 0
         fitting, again = self._fitting_at(column, need, gpus[1])
         if later:
@@ -106,19 +108,19 @@ class SharedDevices(Copied):
 
         A node with any device in shared use counts too. This does not check which of the device's pods can be evicted.
         """
-        takes = self._shares & (self._needs(sharing) <= self._memory_mib * PART)
+        takes = self._shares & (self.needs(sharing) <= self._memory_mib * PART)
         mask: Mask = takes & (gpus >= GPU_MILLI * sharing.devices)
-        mask[self._columns().columns] = True
+        mask[self.columns().columns] = True
         return mask
 
     def has_fitting(self, sharing: Sharing, column: int, future_gpus: int) -> bool:
         """Return the same as `fits` for one node."""
-        return bool(self._fitting_at(column, self._need(sharing, column), future_gpus)[0])
+        return bool(self._fitting_at(column, self.need(sharing, column), future_gpus)[0])
 
     def _fitting_at(self, column: int, need: int, future_gpus: int) -> tuple[list[Divided], int]:
         """Return the same as `_fitting_parts` for one node, the second value as a number."""
         left, fitting, again = future_gpus // GPU_MILLI, list[Divided](), 0
-        for each in self._at(column):
+        for each in self.at(column):
             if each.future < need:
                 continue
             if self._is_whole(column, each):
@@ -130,8 +132,8 @@ class SharedDevices(Copied):
 
     def fits(self, sharing: Sharing, future_gpus: Amounts) -> Mask:
         """Return the nodes where a device in shared use can take the part, now or later, shape [node]."""
-        mask, parts = np.zeros(self._memory_mib.shape[0], dtype=np.bool_), self._columns()
-        fitting, _ = self._fitting_parts(parts, self._needs(sharing), future_gpus)
+        mask, parts = np.zeros(self._memory_mib.shape[0], dtype=np.bool_), self.columns()
+        fitting, _ = self._fitting_parts(parts, self.needs(sharing), future_gpus)
         mask[parts.columns] = fitting.any(axis=1)
         return mask
 
@@ -154,7 +156,7 @@ class SharedDevices(Copied):
         Binpack: the fullest devices first; new devices only where shared ones do not suffice. Spread: new devices
         first, then the emptiest ones. `gpus` are the whole GPUs now and in future, in milli-GPUs.
         """
-        need = self._need(sharing, column)
+        need = self.need(sharing, column)
         shared = self._fitting(column, need, gpus[1])
         if len(shared) >= sharing.devices and not self._spread:
             chosen = shared[: sharing.devices]
@@ -169,9 +171,9 @@ class SharedDevices(Copied):
 
     def take(self, sharing: Sharing, column: int, names: tuple[str, ...], *, later: bool) -> Opened:
         """Assign a part of each named device to a pod. Return how many whole devices this takes."""
-        need = self._need(sharing, column)
+        need = self.need(sharing, column)
         whole = self._memory_mib.item(column) * PART
-        devices = {each.name: each for each in self._at(column)}
+        devices = {each.name: each for each in self.at(column)}
         of_free = of_future = 0
         for name in names:
             device = devices.get(name)
@@ -192,9 +194,9 @@ class SharedDevices(Copied):
 
         A device is idle when no pod uses it any more. Other pods may have joined the device after the first one.
         """
-        need, whole = self._need(sharing, column), self._memory_mib.item(column) * PART
+        need, whole = self.need(sharing, column), self._memory_mib.item(column) * PART
         idle, devices = 0, []
-        for each in self._at(column):
+        for each in self.at(column):
             left = each
             if each.name in names:
                 is_idle = each.free + need == whole
@@ -206,22 +208,22 @@ class SharedDevices(Copied):
 
     def free_milli(self) -> int:
         """Return the free amount of all shared devices after all terminating pods are gone, in milli-GPUs."""
-        parts = self._columns()
+        parts = self.columns()
         whole = (self._memory_mib[parts.columns] * PART)[:, None]
         free = np.where(parts.future == whole, 0, parts.future * GPU_MILLI // np.maximum(whole, 1))
         return int(free[parts.future > 0].sum())
 
     def free_parts(self) -> Amounts:
         """Return how many parts are free on the shared devices after all terminating pods are gone, shape [node]."""
-        parts, free = self._columns(), np.zeros(self._memory_mib.shape[0], dtype=np.int64)
+        parts, free = self.columns(), np.zeros(self._memory_mib.shape[0], dtype=np.int64)
         free[parts.columns] = np.maximum(parts.future, 0).sum(axis=1)
         return free
 
     def give_back(self, sharing: Sharing, column: int, names: tuple[str, ...]) -> int:
         """Release the parts of a pod. Return how many devices become whole again in future."""
-        need = self._need(sharing, column)
+        need = self.need(sharing, column)
         again, devices = 0, []
-        for each in self._at(column):
+        for each in self.at(column):
             left = each._replace(future=each.future + need) if each.name in names else each
             again += left is not each and self._is_whole(column, left)
             devices.append(left)
@@ -235,21 +237,22 @@ class SharedDevices(Copied):
             return 0
         given_back = Counter[str]()
         for names, sharing in sharers:
-            given_back.update(dict.fromkeys(names, self._need(sharing, column)))
-        here, whole = self._at(column), self._memory_mib.item(column) * PART
+            given_back.update(dict.fromkeys(names, self.need(sharing, column)))
+        here, whole = self.at(column), self._memory_mib.item(column) * PART
         return sum(each.future < whole <= each.future + given_back[each.name] for each in here)
 
     def _new_names(self, pod: Pod, column: int, number: int) -> list[str]:
         # A pod that is moved may have opened a device here earlier. Other pods now use that device under its name.
-        used = {each.name for each in self._at(column)}
+        used = {each.name for each in self.at(column)}
         fresh = (name for index in count() if (name := f"{pod.uid}-{index}") not in used)
         return list(islice(fresh, max(number, 0)))
 
-    def _need(self, sharing: Sharing, column: int) -> int:
+    def need(self, sharing: Sharing, column: int) -> int:
+        """Return how many parts of a device of this node are requested."""
         return parts_of(sharing, self._memory_mib.item(column))
 
-    def _needs(self, sharing: Sharing) -> NDArray[np.int64]:
-        """Return how many parts of a device are requested, shape [node]. `parts_of` returns the same for one node."""
+    def needs(self, sharing: Sharing) -> NDArray[np.int64]:
+        """Return how many parts of a device of each node are requested, shape [node]."""
         if sharing.memory_mib:
             asked = min(sharing.memory_mib + sharing.overhead_mib, MOST_DEVICE_MIB + 1) * PART
             return np.full_like(self._memory_mib, asked)
@@ -258,7 +261,7 @@ class SharedDevices(Copied):
     def _fitting(self, column: int, need: int, future_gpus: int) -> list[Divided]:
         """Return the devices that can take the part, the fullest first; whole-again devices while GPUs last."""
         left, fitting = future_gpus // GPU_MILLI, []
-        for each in sorted(self._at(column), key=_future):
+        for each in sorted(self.at(column), key=_future):
             if each.future < need:
                 continue
             if self._is_whole(column, each):

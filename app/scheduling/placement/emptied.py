@@ -21,7 +21,8 @@ from app.model.snapshot import PART, Mask, Memo, NodeTable, Snapshot, parts_of
 from app.scheduling.placement import gang
 from app.scheduling.placement.fit import label_codes
 from app.scheduling.placement.free_resources import Assignment
-from app.scheduling.placement.state import PlacementState, Strategy, Timing, shape_of
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState, Timing, shape_of
 from app.scheduling.placement.topology import Numbers, fitting_counts
 
 MOST_KINDS = 8

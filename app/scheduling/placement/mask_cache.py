@@ -1,6 +1,6 @@
 """Caches the answers to repeated questions about all nodes while single nodes change."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from app.model.resources import Amounts
 from app.scheduling.copies import Claims, Copied, Owned, Value
@@ -39,8 +39,10 @@ class Remembered(Copied):
             self.forget()
         self._changed.append(column)
 
-    def answer(self, question: Hashable, everywhere: Callable[[], Amounts], at: Callable[[int], int]) -> Amounts:
-        """Return the answer for all nodes, shape [node]. `at` answers the same for one node.
+    def answer(
+        self, question: Hashable, everywhere: Callable[[], Amounts], at: Callable[[int], int | Sequence[int]]
+    ) -> Amounts:
+        """Return the answer for all nodes, shape [..., node]. `at` answers the same for one node.
 
         Callers must not write to the answer. It is valid until the next node changes; copy it to keep it.
         """
@@ -53,7 +55,7 @@ class Remembered(Copied):
             if question not in self._own:
                 known = known.copy()
             for column in changed:
-                known[column] = at(column)
+                known[..., column] = at(column)
             self._keep(question, known)
         return known
 

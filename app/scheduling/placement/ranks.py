@@ -1,10 +1,18 @@
 """Ranks the nodes for pods of one shape: the cost of each node, and when it has room for the pods.
 
-The lowest rank is best. Two steps are larger than all costs: a node on which the pod has to wait for room, and, for a
-part of a device, a node on which the pod would open a device. `free_resources` tells the room, `score` the cost.
+The lowest rank is best. What decides between the nodes with room, the first that differs:
+
+1. the node is not withheld from the pod, and is in the topology domain of the pod's gang (`Where`);
+2. by best fit and spread only: a device in shared use takes the part of a GPU that the pod requests (`UNSHARED`);
+3. the pod can start now (`LATER`);
+4. kube-scheduler has nominated the node for the pod (`best`);
+5. for a pod without GPUs, the node has none (`score.WRONG_KIND`);
+6. the NVLinks between the pod's whole GPUs (`connections`);
+7. the cost: by expected use (`packing`), or by the free amount (`score`). The latter counts for pods that wait for
+   evictions, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +22,10 @@ from app.model.resources import CPU, GPU, GPU_MILLI, Amounts
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.placement import score
 from app.scheduling.placement.connections import Connections
+from app.scheduling.placement.expected_use import expected_use
 from app.scheduling.placement.free_resources import FreeResources
-from app.settings import PlacementStrategy
+from app.scheduling.placement.packing import PackingCosts
+from app.settings import Packing, PlacementStrategy
 
 LATER = 1 << 61
 """The step of a node on which the pod has to wait for room. All costs are below it."""
@@ -25,6 +35,15 @@ UNSHARED = 1 << 62
 
 Waiting for a part of a device that is already shared is better than opening a new device (KAI's gpusharingorder).
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """Whether nodes, and devices in shared use, are filled one after the other or evenly."""
+
+    nodes: PlacementStrategy = PlacementStrategy.BINPACK
+    devices: PlacementStrategy = PlacementStrategy.BINPACK
+    packing: Packing = Packing.EXPECTED_USE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,17 +117,38 @@ class Wish:
 class Ranks:
     """The ranks of the nodes. All copies of a placement state share it, because it only caches."""
 
-    def __init__(self, snapshot: Snapshot, nodes: PlacementStrategy, devices: PlacementStrategy) -> None:
-        """Use the nodes of the snapshot."""
+    def __init__(self, snapshot: Snapshot, strategy: Strategy, rows: Mapping[str, int]) -> None:
+        """Use the nodes of the snapshot. `rows` are those of the extended resources in `FreeResources`."""
         self._nodes = snapshot.nodes
-        self._strategy = nodes
-        self._fills_shared = devices is PlacementStrategy.BINPACK
+        self._strategy = strategy.nodes
+        self._packing = _packing(snapshot, strategy, rows)
+        self._fills_shared = strategy.devices is PlacementStrategy.BINPACK
         self._connections = Connections(snapshot)
 
-    def costs(self, compared: int, gpus: int, stock: FreeResources) -> Amounts:
+    def _packing_for(self, wish: Wish) -> PackingCosts | None:
+        """Return the costs by expected use; None where the strategy decides, as for the place of evicted pods.
+
+        Victims are chosen for one node. Another node that is better by expected use would have to be searched again.
+        """
+        return None if wish.waits else self._packing
+
+    def _fills_shared_for(self, wish: Wish) -> bool:
+        """Whether a device in shared use comes first. In the expected use, the rest of a new device counts already."""
+        return wish.sharing is not None and self._fills_shared and self._packing_for(wish) is None
+
+    def costs(self, wish: Wish, stock: FreeResources) -> Amounts:
         """Return the cost of each node, shape [node]; the lowest is best."""
-        losses = self._connections.losses(gpus, stock.free[GPU])
-        return score.cost(compared, stock.future, self._nodes, self._strategy, losses=losses)
+        packing = self._packing_for(wish)
+        if packing is None:
+            costs = score.scarcity(stock.future[wish.compared], self._strategy)
+        else:
+            costs = packing.costs(wish.amounts, wish.sharing, stock)
+        losses = self._connections.losses(wish.gpus, stock.free[GPU])
+        if losses is not None:
+            costs += losses
+        if wish.compared == CPU:
+            costs += np.where(self._nodes.has_gpus, np.int64(score.WRONG_KIND), np.int64(0))
+        return costs
 
     def of(self, wish: Wish, stock: FreeResources) -> Amounts:
         """Return the rank of every node, shape [node]. Do not write to it. It is valid until the stock changes."""
@@ -119,8 +159,8 @@ class Ranks:
     def everywhere(self, wish: Wish, stock: FreeResources) -> Amounts:
         """Return the rank of every node, shape [node]; `score.FORBIDDEN` where there is no room."""
         amounts, sharing = wish.amounts, wish.sharing
-        ranks = self.costs(wish.compared, wish.gpus, stock)
-        if sharing is not None and self._fills_shared:
+        ranks = self.costs(wish, stock)
+        if sharing is not None and self._fills_shared_for(wish):
             ranks[~stock.fits_shared(sharing)] += UNSHARED
         now = None if wish.waits else stock.room_now(amounts, sharing)
         # Without terminating pods there is no more room later than now.
@@ -143,14 +183,27 @@ class Ranks:
             if not may_wait:
                 return score.FORBIDDEN
             rank += LATER
-        if sharing is not None and self._fills_shared and not stock.has_shared(sharing, column):
+        if sharing is not None and self._fills_shared_for(wish) and not stock.has_shared(sharing, column):
             rank += UNSHARED
         return rank
 
     def _cost_at(self, wish: Wish, stock: FreeResources, column: int) -> int:
-        cost = score.cost_of(stock.future.item(wish.compared, column), self._strategy)
+        packing = self._packing_for(wish)
+        if packing is None:
+            cost = score.scarcity_of(stock.future.item(wish.compared, column), self._strategy)
+        else:
+            cost = packing.cost_at(wish.amounts, wish.sharing, stock, column)
         if wish.gpus > 1:
             cost += self._connections.loss(wish.gpus, column, stock.free.item(GPU, column))
         if wish.compared == CPU and self._nodes.has_gpus.item(column):
             cost += score.WRONG_KIND
         return cost
+
+
+def _packing(snapshot: Snapshot, strategy: Strategy, rows: Mapping[str, int]) -> PackingCosts | None:
+    """Return the costs by expected use. Return None where the strategy is another one, or no typical mix is known."""
+    if strategy.nodes is PlacementStrategy.SPREAD or strategy.packing is Packing.BEST_FIT or snapshot.mix is None:
+        return None
+    use = expected_use(snapshot.mix)
+    opens_first = strategy.devices is PlacementStrategy.SPREAD
+    return None if use is None else PackingCosts(use, snapshot.nodes, rows, opens_first=opens_first)

@@ -15,7 +15,8 @@ from app.model.sentence import Name
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.placement import fit, gang
 from app.scheduling.placement.free_resources import Assignment
-from app.scheduling.placement.state import PlacementState, Shape, Strategy, Timing
+from app.scheduling.placement.ranks import Strategy
+from app.scheduling.placement.state import PlacementState, Shape, Timing
 
 MOST_LOOKS = 100
 """For how many PodGroups of a unique kind one plan finds out whether they are behind others. Each needs a copy of the

@@ -5,7 +5,7 @@ import numpy as np
 from app.model.pod import Pod
 from app.model.question import MAX_SCORE
 from app.model.resources import CPU, GPU, Amounts, mig_gpus
-from app.model.snapshot import Mask, NodeTable
+from app.model.snapshot import Mask
 from app.settings import PlacementStrategy
 
 WRONG_KIND = 1 << 60
@@ -27,27 +27,17 @@ def axis(pod: Pod) -> int:
     return GPU if pod.request.gpu_milli or pod.sharing is not None or pod.claims or is_mig else CPU
 
 
-def cost(
-    compared: int, free: Amounts, nodes: NodeTable, strategy: PlacementStrategy, *, losses: Amounts | None = None
-) -> Amounts:
-    """Return the cost of each node, shape [node]. The lowest is best; on a tie the first by name counts.
+def scarcity(free: Amounts, strategy: PlacementStrategy) -> Amounts:
+    """Return the cost of each node by the free amount of the compared resource, shape [node]. The lowest is best.
 
-    Binpack: the lowest free amount of the compared axis is best (KAI's nodeplacement). Spread: the highest. The lowest
-    `losses`, where given, count before that, in steps of `PER_LOSS`.
+    Binpack: the lowest free amount is best (KAI's nodeplacement). Spread: the highest.
     """
-    scarce = np.maximum(free[compared], 0)
-    costs: Amounts = np.minimum(scarce, _CEILING)
-    if strategy is PlacementStrategy.SPREAD:
-        costs = _CEILING - costs
-    if losses is not None:
-        costs += losses
-    if compared == CPU:
-        costs = costs + np.where(nodes.has_gpus, np.int64(WRONG_KIND), np.int64(0))
-    return costs
+    scarce: Amounts = np.minimum(np.maximum(free, 0), _CEILING)
+    return _CEILING - scarce if strategy is PlacementStrategy.SPREAD else scarce
 
 
-def cost_of(free: int, strategy: PlacementStrategy) -> int:
-    """Return the part of `cost` for the free amount of the compared axis on one node."""
+def scarcity_of(free: int, strategy: PlacementStrategy) -> int:
+    """Return the same for one node."""
     scarce = min(max(free, 0), _CEILING)
     return _CEILING - scarce if strategy is PlacementStrategy.SPREAD else scarce
 

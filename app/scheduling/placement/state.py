@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -15,13 +14,12 @@ from app.model.decision import Placement
 from app.model.names import GroupKey, NodeName
 from app.model.pod import Constraint, Placed, Pod, Sharing
 from app.model.reason import Refusal
-from app.model.resources import GPU, GPU_MILLI, Amounts, Resources, Scalars
+from app.model.resources import GPU, Amounts, Resources, Scalars
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.copies import Common, Copied, Fresh, Owned, Value
 from app.scheduling.placement import fit, score
 from app.scheduling.placement.free_resources import Assignment, FreeResources
-from app.scheduling.placement.ranks import ANYWHERE, LATER, Ranks, Where, Wish, best, only
-from app.settings import PlacementStrategy
+from app.scheduling.placement.ranks import ANYWHERE, LATER, Ranks, Strategy, Where, Wish, best, only
 
 T = TypeVar("T")
 
@@ -38,14 +36,6 @@ class Timing(Enum):
 
     NOW_OR_LATER = "now, or after all terminating pods are gone"
     LATER = "after evictions: no pod starts before all pods can"
-
-
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """Whether nodes, and devices in shared use, are filled one after the other or evenly."""
-
-    nodes: PlacementStrategy = PlacementStrategy.BINPACK
-    devices: PlacementStrategy = PlacementStrategy.BINPACK
 
 
 class PlacementState(Copied):
@@ -78,7 +68,7 @@ class PlacementState(Copied):
         """Start from what is free in the snapshot."""
         self.snapshot = snapshot
         self.stock = FreeResources(snapshot, strategy.devices)
-        self.ranking = Ranks(snapshot, strategy.nodes, strategy.devices)
+        self.ranking = Ranks(snapshot, strategy, self.stock.rows)
         self._wishes, self.in_vain = {}, {}
         self.withheld, self.withheld_for, self.is_closed = None, "", False
         self._too_many, self.explained, self.renewed = {}, {}, 0
@@ -257,7 +247,10 @@ class PlacementState(Copied):
 
     def costs(self, pod: Pod) -> Amounts:
         """Return the cost of each node for the pod, shape [node]; the lowest is best."""
-        return self.ranking.costs(score.axis(pod), pod.request.gpu_milli // GPU_MILLI, self.stock)
+        amounts = self.stock.amounts(pod)
+        if amounts is None:
+            return np.zeros(len(self.snapshot.nodes.nodes), dtype=np.int64)
+        return self.ranking.costs(Wish.of(pod, amounts, self._open_to(pod), waits=False), self.stock)
 
     def common_shape(self, pods: Sequence[Pod]) -> Shape | None:
         """Return the shape that all pods share. Return None if shapes differ or a pod has restrictions of its own."""

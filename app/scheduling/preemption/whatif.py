@@ -17,9 +17,9 @@ from app.model.snapshot import Mask, Snapshot
 from app.scheduling.copies import Common, Copied, Owned, Value
 from app.scheduling.placement import gang
 from app.scheduling.placement.free_resources import Assignment
-from app.scheduling.placement.ranks import Where
+from app.scheduling.placement.ranks import Strategy, Where
 from app.scheduling.placement.slots import Slots
-from app.scheduling.placement.state import PlacementState, Strategy, Timing
+from app.scheduling.placement.state import PlacementState, Timing
 from app.scheduling.preemption.evictable import Evictable, Scope
 from app.scheduling.preemption.foremost import Foremost
 from app.scheduling.preemption.victims import VictimCandidates, charge_at

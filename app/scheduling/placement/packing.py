@@ -1,0 +1,165 @@
+"""The cost of each node for pods of one shape: the worth that the node would lose. `expected_use` tells the worth.
+
+Of nodes that lose the same, the fullest is best. All amounts are those after all terminating pods are gone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from app.model.pod import Sharing
+from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY, UNLIMITED, Amounts, gpu_milli_of
+from app.model.snapshot import PART, NodeTable
+from app.scheduling.placement.expected_use import MOST_GPUS, UNIT, ExpectedUse
+from app.scheduling.placement.free_resources import FreeResources
+
+_TIE = 1 << 12
+"""The weight of the worth against the free amounts, which count less than this together."""
+
+_SHARE = 1 << 10
+"""The free CPU of a node counts in this part of its CPU; its free GPUs alike."""
+
+_FULL = 3
+"""So many thousandths of the GPUs that stay free count as lost. So the fullest of almost equal nodes is best."""
+
+_OFFSET, _MOST = 1 << 39, (1 << 40) - 1
+"""The cost of a placement that loses nothing, and the highest cost. Some placements gain: GPUs that would have lacked
+CPU are used after all.
+"""
+
+_MOST_MILLI = 2 * MOST_GPUS * GPU_MILLI
+"""A node with more GPUs in all forms together is judged like one with this amount."""
+
+_Left = tuple[int, int, int, int]
+"""Of one node: its whole GPUs, 0 .. `MOST_GPUS`; the expected use of its shared GPUs; all GPUs in all forms, in
+milli-GPUs; its worth.
+"""
+
+
+class PackingCosts:
+    """The costs under one typical mix. It only reads."""
+
+    def __init__(self, use: ExpectedUse, nodes: NodeTable, rows: Mapping[str, int], *, opens_first: bool) -> None:
+        """Use the nodes of a snapshot. `rows` are those of the extended resources in `FreeResources`.
+
+        `opens_first`: pods get parts of idle GPUs before parts of shared GPUs (strategy `spread` for devices).
+        """
+        self._use = use
+        self._cpu = np.maximum(nodes.allocatable[CPU], 1)
+        self._gpu = np.maximum(nodes.allocatable[GPU], 1)
+        self._parts = nodes.device_memory_mib * PART
+        self._rows = [(row, unit) for name, row in rows.items() if (unit := gpu_milli_of(name))]
+        self._opens_first = opens_first
+
+    def costs(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources) -> Amounts:
+        """Return the cost of each node, shape [node], 0 .. 2^40. It has no meaning where there is no room."""
+        use, future = self._use, stock.future
+        whole, parts, milli, worth = stock.remembered.answer(
+            "left GPUs", lambda: self._left(stock), lambda column: self._left_at(column, stock)
+        )
+        taken = np.full_like(whole, self._taken(amounts))
+        opened = np.full_like(whole, amounts[GPU] // GPU_MILLI)
+        if sharing is not None:
+            opened, gained, taken = self._shared(sharing, whole, stock)
+            parts = parts + gained
+        milli = np.maximum(milli - taken, 0)
+        cpu, memory = np.maximum(future[CPU] - amounts[CPU], 0), np.maximum(future[MEMORY] - amounts[MEMORY], 0)
+        after = use.whole[np.maximum(whole - opened, 0)] + parts - use.shortages(milli, cpu, memory)
+        free = np.minimum(cpu * _SHARE // self._cpu, _SHARE) + np.minimum(milli * _SHARE // self._gpu, _SHARE)
+        lost = worth - after + milli * (UNIT * _FULL) // GPU_MILLI
+        costs: Amounts = np.clip(_OFFSET + lost * _TIE + free, 0, _MOST)
+        return costs
+
+    def _taken(self, amounts: Sequence[int]) -> int:
+        """Return how many milli-GPUs the amounts are, without shared GPUs."""
+        return amounts[GPU] + sum(amounts[row] * unit for row, unit in self._rows)
+
+    def _left(self, stock: FreeResources) -> Amounts:
+        """Return what is left of each node, shape [4, node], as `_Left` lists it."""
+        use, future, shared = self._use, stock.future, stock.devices.columns()
+        milli = np.maximum(future[GPU], 0)
+        whole, parts = np.minimum(milli // GPU_MILLI, MOST_GPUS), np.zeros_like(milli)
+        full = self._parts[shared.columns, None]
+        # A device that is whole again in future is counted with the whole GPUs.
+        each = np.where(shared.future < full, np.maximum(shared.future, 0), 0) * GPU_MILLI // full
+        parts[shared.columns] = use.part[each].sum(axis=1)
+        milli[shared.columns] += each.sum(axis=1)
+        for row, unit in self._rows:
+            milli += np.clip(future[row], 0, _MOST_MILLI) * unit
+        milli = np.minimum(milli, _MOST_MILLI)
+        worth = (
+            use.whole[whole] + parts - use.shortages(milli, np.maximum(future[CPU], 0), np.maximum(future[MEMORY], 0))
+        )
+        return np.stack([whole, parts, milli, worth])
+
+    def _shared(self, sharing: Sharing, whole: Amounts, stock: FreeResources) -> tuple[Amounts, Amounts, Amounts]:
+        """Return what the parts of GPUs would change on each node, shape [node] each.
+
+        These are the number of whole GPUs that become shared, the gain in expected use, and the milli-GPUs taken.
+        """
+        part, shared, needs = self._use.part, stock.devices.columns(), stock.devices.needs(sharing)
+        columns, full = shared.columns, self._parts[shared.columns, None]
+        need = needs[columns, None]
+        fits = (shared.future >= need) & (shared.future < full)
+        if self._opens_first:
+            fits &= whole[columns, None] < sharing.devices
+        # The fullest devices that fit, as `SharedDevices.choose` takes them.
+        chosen = np.sort(np.where(fits, shared.future, UNLIMITED), axis=1)[:, : sharing.devices]
+        used = chosen < UNLIMITED
+        before = np.where(used, chosen, 0) * GPU_MILLI // full
+        after = np.where(used, chosen - need, 0) * GPU_MILLI // full
+        opened = np.full_like(whole, sharing.devices)
+        opened[columns] -= used.sum(axis=1)
+        rest = np.maximum(self._parts - needs, 0) * GPU_MILLI // self._parts
+        gained, taken = opened * (part[rest] - self._use.opening), opened * (GPU_MILLI - rest)
+        gained[columns] += (part[after] - part[before]).sum(axis=1)
+        taken[columns] += (before - after).sum(axis=1)
+        return opened, gained, taken
+
+    def cost_at(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources, column: int) -> int:
+        """Return the same as `costs` for one node."""
+        use, future = self._use, stock.future
+        whole, parts, milli, worth = self._left_at(column, stock)
+        taken = self._taken(amounts)
+        opened = amounts[GPU] // GPU_MILLI
+        if sharing is not None:
+            opened, gained, taken = self._shared_at(sharing, whole, stock, column)
+            parts += gained
+        milli = max(milli - taken, 0)
+        cpu = max(future.item(CPU, column) - amounts[CPU], 0)
+        memory = max(future.item(MEMORY, column) - amounts[MEMORY], 0)
+        after = use.whole_list[max(whole - opened, 0)] + parts - use.shortage(milli, cpu, memory)
+        capacity: tuple[int, int] = self._cpu.item(column), self._gpu.item(column)
+        free = min(cpu * _SHARE // capacity[0], _SHARE) + min(milli * _SHARE // capacity[1], _SHARE)
+        lost = worth - after + milli * (UNIT * _FULL) // GPU_MILLI
+        return min(max(_OFFSET + lost * _TIE + free, 0), _MOST)
+
+    def _left_at(self, column: int, stock: FreeResources) -> _Left:
+        use, future, full = self._use, stock.future, self._parts.item(column)
+        milli = max(future.item(GPU, column), 0)
+        whole, parts = min(milli // GPU_MILLI, MOST_GPUS), 0
+        for device in stock.devices.at(column):
+            if 0 < device.future < full:
+                left = device.future * GPU_MILLI // full
+                parts += use.part_list[left]
+                milli += left
+        for row, unit in self._rows:
+            milli += min(max(future.item(row, column), 0), _MOST_MILLI) * unit
+        milli = min(milli, _MOST_MILLI)
+        cpu, memory = max(future.item(CPU, column), 0), max(future.item(MEMORY, column), 0)
+        return whole, parts, milli, use.whole_list[whole] + parts - use.shortage(milli, cpu, memory)
+
+    def _shared_at(self, sharing: Sharing, whole: int, stock: FreeResources, column: int) -> tuple[int, int, int]:
+        part, full, need = self._use.part_list, self._parts.item(column), stock.devices.need(sharing, column)
+        fitting: list[int] = []
+        if not self._opens_first or whole < sharing.devices:
+            fitting = sorted(each.future for each in stock.devices.at(column) if need <= each.future < full)
+        chosen = fitting[: sharing.devices]
+        opened = sharing.devices - len(chosen)
+        rest = max(full - need, 0) * GPU_MILLI // full
+        gained, taken = opened * (part[rest] - self._use.opening), opened * (GPU_MILLI - rest)
+        for free in chosen:
+            before, after = free * GPU_MILLI // full, (free - need) * GPU_MILLI // full
+            gained += part[after] - part[before]
+            taken += before - after
+        return opened, gained, taken
