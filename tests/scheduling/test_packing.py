@@ -7,6 +7,7 @@ import pytest
 
 from app.model.node import Node
 from app.model.pod import Pod, Sharing
+from app.model.resources import MAX_AMOUNT
 from app.model.snapshot import PART, SharedDevice, Snapshot
 from app.scheduling.placement.ranks import Strategy
 from app.scheduling.placement.score import PER_LOSS, WRONG_KIND
@@ -110,6 +111,15 @@ def test_the_precedence_of_nvlinks_and_of_nodes_without_gpus_survives_hostile_am
     for pod in pods:
         costs = PlacementState(nodes, Strategy()).costs(pod) % WRONG_KIND
         assert ((costs >= 0) & (costs < PER_LOSS)).all()
+
+
+def test_a_pod_with_the_largest_amounts_of_many_kinds_of_gpus_does_not_stop_the_plan() -> None:
+    names = [f"example.com/gpu-{number:03}" for number in range(200)]
+    scalars = tuple((name, MAX_AMOUNT) for name in names)
+    nodes = replace(snapshot(given.node("a")), scalars={name: np.array([1], dtype=np.int64) for name in names})
+
+    assert not chosen(nodes, given.pod("p", scalars=scalars))
+    assert (PlacementState(nodes, Strategy()).costs(given.pod("p", scalars=scalars)) < PER_LOSS).all()
 
 
 def test_devices_in_use_that_become_whole_again_count_once() -> None:

@@ -24,7 +24,7 @@ FEW = 20
 MOST_COUNTED = 8192
 """The number of started pods after which all counts are halved, so that old pods count less and less."""
 
-MOST_KINDS = 512
+MOST_KINDS = 256
 """The most kinds of pods that are counted. Tenants choose the requests."""
 
 MOST_GROUPS = 1000

@@ -29,6 +29,9 @@ UNIT = 1024
 MOST_GPUS = 64
 """A node with more free GPUs is judged like one with this number."""
 
+MOST_SHAPES = 64
+"""The most kinds of offers, by number and part of GPUs. The rarest others are left out: tenants choose the requests."""
+
 PART_OFFERS = 40
 """The number of typical pods that a part of a GPU is offered."""
 
@@ -161,8 +164,9 @@ def _whole_and_part(offers: dict[tuple[int, int], float]) -> tuple[Amounts, Amou
     """
     part: NDArray[np.float64] = np.zeros(GPU_MILLI + 1)
     whole: NDArray[np.float64] = np.zeros(MOST_GPUS + 1)
-    total = sum(offers.values())
-    shapes = [(devices, milli, weight / total) for (devices, milli), weight in offers.items()]
+    common = sorted(offers.items(), key=lambda offer: (-offer[1], offer[0]))[:MOST_SHAPES]
+    total = sum(weight for _, weight in common)
+    shapes = [(devices, milli, weight / total) for (devices, milli), weight in common]
     for offer in range(PART_OFFERS):
         next_part, next_whole = part.copy(), whole.copy()
         for devices, milli, weight in shapes:

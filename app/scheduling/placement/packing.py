@@ -72,7 +72,7 @@ class PackingCosts:
 
     def _taken(self, amounts: Sequence[int]) -> int:
         """Return how many milli-GPUs the amounts are, without shared GPUs."""
-        return amounts[GPU] + sum(amounts[row] * unit for row, unit in self._rows)
+        return min(amounts[GPU] + sum(amounts[row] * unit for row, unit in self._rows), _MOST_MILLI)
 
     def _left(self, stock: FreeResources) -> Amounts:
         """Return what is left of each node, shape [4, node], as `_Left` lists it."""

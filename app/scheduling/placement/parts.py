@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.model.names import NodeName
 from app.model.pod import PPM
-from app.model.snapshot import PART, Snapshot
+from app.model.snapshot import PART, SharedDevice, Snapshot
 from app.scheduling.copies import Copied, Owned, Value
 
 assert PART == PPM  # a millionth of a device of M MiB is M parts  # noqa: S101 # what `SharedDevices` relies on
@@ -85,6 +86,21 @@ class Initial:
 
     @cached_property
     def parts(self) -> FreeParts:
-        """All shared devices as columns."""
-        columns = self._snapshot.nodes.columns(name for name, devices in self._snapshot.shared.items() if devices)
-        return FreeParts({column: self.at(column) for column in columns})
+        """All shared devices as columns. Do not change them: later snapshots start from them."""
+        shared, memo = self._snapshot.shared, self._snapshot.nodes.memo
+        known: tuple[Mapping[NodeName, Sequence[SharedDevice]], FreeParts] | None = memo.get("shared parts")
+        before, parts = known or ({}, None)
+        if parts is not None and before is shared:
+            return parts
+        names = [name for name, devices in shared.items() if devices != before.get(name, ())]
+        names += [name for name, devices in before.items() if devices and name not in shared]
+        columns = self._snapshot.nodes.columns(names)
+        if parts is None or 2 * len(columns) > len(shared):
+            columns = self._snapshot.nodes.columns(name for name, devices in shared.items() if devices)
+            parts = FreeParts({column: self.at(column) for column in columns})
+        elif columns:
+            parts = parts.copy()
+            for column in columns:
+                parts.put(column, self.at(column))
+        memo.remember("shared parts", (shared, parts))
+        return parts
