@@ -8,6 +8,7 @@ from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import ANYWHERE, PPM, Constraint, Operator, Pod, Requirement, Sharing
 from app.model.podgroup import PodGroup
+from app.model.queue import Queue
 from app.model.resources import GPU_MILLI, Resources
 from app.model.snapshot import NodeTable, SharedDevice, Snapshot, Usage
 from app.scheduling.placement.ranks import Strategy
@@ -47,16 +48,16 @@ class LeeboardPlacer:
 
     def _learn(self) -> None:
         """Begin a new plan with the typical mix of what has arrived so far, when it is due."""
-        if not self._arrivals.is_due:
+        if not self._arrivals.is_due(self._state.snapshot.nodes):
             return
-        nodes, stock = self._state.snapshot.nodes, self._state.stock
-        usage = {QUEUE: Usage(allocated=Resources(pods=self._arrived - len(self._waiting)))}
+        before, stock = self._state.snapshot, self._state.stock
         shared = {
             node.name: tuple(SharedDevice(each.name, each.free) for each in stock.devices.at(column))
-            for column, node in enumerate(nodes.nodes)
+            for column, node in enumerate(before.nodes.nodes)
         }
-        mix = self._arrivals.mix(self._waiting, usage, nodes, stock.free, shared)
-        self._state = PlacementState(replace(self._state.snapshot, free=stock.free, shared=shared, mix=mix), Strategy())
+        usage = {QUEUE: Usage(allocated=Resources(pods=self._arrived - len(self._waiting)))}
+        now = replace(before, free=stock.free, shared=shared, usage=usage, groups=self._waiting)
+        self._state = PlacementState(replace(now, mix=self._arrivals.mix(now)), Strategy())
 
     def _pending(self, pod: OpenbPod) -> Pod:
         request, sharing, constraint = self._requests.get(pod) or self._requests.setdefault(pod, _request(pod))
@@ -95,7 +96,7 @@ def _empty(nodes: Sequence[OpenbNode]) -> Snapshot:
         version=1,
         nodes=table,
         free=table.allocatable.copy(),
-        queues={},
+        queues={QUEUE: Queue(name=QUEUE)},
         usage={},
         groups={},
         total=table.capacity,

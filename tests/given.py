@@ -135,7 +135,7 @@ class GpuSizes:
 
 def mix(pods: Iterable[Pod], *, rooms: int = 1, device_memory_mib: int = 1000) -> TypicalMix | None:
     """Build the typical mix of these pods, with as many nodes with room for each kind; None without pods."""
-    counts = Counter(TypicalPod.of(pod, device_memory_mib) for pod in pods)
+    counts = Counter(kind for pod in pods if (kind := TypicalPod.of(pod, device_memory_mib)) is not None)
     kinds = sorted(counts)
     thousandths = tuple(1000 * counts[kind] for kind in kinds)
     return TypicalMix(tuple(kinds), thousandths, (rooms,) * len(kinds), gpu_nodes=1) if kinds else None

@@ -4,42 +4,47 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.model.pod import Pod
-from app.model.resources import GPU_MILLI, gpu_milli_of
+from app.model.resources import GPU_MILLI
 
 
 class TypicalPod(NamedTuple):
     """What pods of one kind request. Node constraints are left out: they made placements no better when measured."""
 
     cpu_milli: int
+    """Rounded up to four binary digits, as the memory: few kinds stand for many different requests."""
     memory_bytes: int
     devices: int
-    """The number of GPUs, whole or shared; 0 without GPUs of the `GPU` axis."""
+    """The number of GPUs, whole or shared."""
     part_milli: int
-    """The part of each of these GPUs, 1 .. 1000; 0 without GPUs of the `GPU` axis."""
-    other_milli: int
-    """About how many milli-GPUs the pod requests in other forms: MIG profiles, DRA claims, other vendors' GPUs."""
+    """The part of each of these GPUs, 1 .. 1000."""
 
     @property
     def gpu_milli(self) -> int:
         """All GPUs of the pod together."""
-        return self.devices * self.part_milli + self.other_milli
+        return self.devices * self.part_milli
 
     @staticmethod
-    def of(pod: Pod, device_memory_mib: int) -> "TypicalPod":
-        """Read the request of a pod, given the memory of the GPUs that it shares."""
+    def of(pod: Pod, device_memory_mib: int) -> "TypicalPod | None":
+        """Read the request of a pod, given the memory of the GPUs that it shares.
+
+        Return None for a pod that requests no GPUs, or GPUs in another form only: MIG profiles and DRA claims.
+        """
         devices, part_milli = pod.request.gpu_milli // GPU_MILLI, GPU_MILLI
         if pod.sharing is not None:
             devices = pod.sharing.devices
             part_milli = max(pod.sharing.gpu_milli(device_memory_mib) // max(devices, 1), 1)
-        other = sum(gpu_milli_of(name) * count for name, count in pod.scalars)
-        other += GPU_MILLI * sum(claim.count for claim in pod.claims)
         cpu_milli, memory_bytes, *_ = pod.request.amounts
-        return TypicalPod(cpu_milli, memory_bytes, devices, part_milli if devices else 0, other)
+        return TypicalPod(_rounded(cpu_milli), _rounded(memory_bytes), devices, part_milli) if devices > 0 else None
+
+
+def _rounded(amount: int) -> int:
+    step = 1 << max(amount.bit_length() - 4, 0)
+    return -(-amount // step) * step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypicalMix:
-    """How often pods of each kind arrive, and where they found room when this was learnt. Never empty."""
+    """How often pods with GPUs arrive, and for how many of them there was room when this was learnt. Never empty."""
 
     pods: tuple[TypicalPod, ...]
     counts: tuple[int, ...]

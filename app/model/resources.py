@@ -115,11 +115,12 @@ def is_gpu(name: str) -> bool:
 
 
 def gpu_milli_of(name: str) -> int:
-    """Return about how many milli-GPUs one unit of an extended resource is: N sevenths for `Ng.*`, 0 if it is no GPU.
+    """Return about how many milli-GPUs one unit of an extended resource is; 0 when it is no GPU, or nothing is known.
 
-    Used where amounts on one node are compared. What a queue pays for a MIG profile is `mig_milli`.
+    `Ng.*` counts N sevenths, a resource `gpu` of any vendor one GPU, and so does a device of a DRA class for GPUs. Used
+    where amounts on one node are compared. What a queue pays for a MIG profile is `mig_milli`.
     """
     slices = mig_gpus(name)
     if slices:
         return GPU_MILLI * slices // MOST_SLICES
-    return GPU_MILLI if is_gpu(name) else 0
+    return GPU_MILLI if name.endswith("/gpu") or (name.startswith("dra:") and is_gpu(name)) else 0

@@ -240,7 +240,7 @@ class Snapshot:
     refused: Mapping[PodUid, frozenset[NodeName]] = field(default_factory=dict)
     """Nodes that kube-scheduler's own filters refuse for a pod, for causes that Leeboard cannot see."""
     mix: TypicalMix | None = None
-    """The typical pods by which placements are judged; None when too few pods have arrived."""
+    """The typical pods by which placements are judged; None when no node has GPUs."""
 
     def without(self, places: Iterable[tuple[Pod, NodeName]]) -> "Snapshot":
         """Return the snapshot without these pods on these nodes."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,11 @@ from app.model.names import NodeName
 from app.model.pod import Pod, Sharing
 from tests import given
 
-ASSUMED = TypicalPod(4000, 32 * given.GIB, 1, 1000, 0)
+ASSUMED = TypicalPod(4000, 32 * given.GIB, 1, 1000)
 """One GPU with half of what a node of 8 GPUs, 64 cores and 512 GiB has per GPU."""
 
-TWO = TypicalPod(1000, 0, 2, 1000, 0)
+TWO = TypicalPod(1024, 0, 2, 1000)
+"""CPU and memory are rounded up."""
 
 
 def cluster(*pods: Pod, nodes: int = 4) -> ClusterCache:
@@ -60,7 +62,7 @@ def test_started_and_waiting_pods_count() -> None:
     half = Sharing(portion_ppm=500_000)
     cache = cluster(bound(1), bound(2), given.pod("w", gpus=0, cpu=3, sharing=half))
 
-    assert weights(cache) == {ASSUMED: 20, TWO: 2, TypicalPod(3000, 0, 1, 500, 0): 1}
+    assert weights(cache) == {ASSUMED: 20, TWO: 2, TypicalPod(3072, 0, 1, 500): 1}
 
 
 def test_a_pod_counts_once_however_often_it_changes() -> None:
@@ -74,20 +76,67 @@ def test_pods_of_other_schedulers_do_not_count() -> None:
     assert weights(cluster(replace(bound(1), managed=False))) == {ASSUMED: 20}
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"gpus": 0, "cpu": 4},
+        {"gpus": 0, "scalars": (("example.com/gpu", 1 << 40),)},
+        {"gpus": 9},
+        {"gpus": 1, "cpu": 65},
+        {"gpus": 1, "queue": "unknown"},
+    ],
+    ids=["no GPU", "another resource", "larger than a node", "more CPU than a node", "no such queue"],
+)
+def test_waiting_pods_that_say_nothing_about_gpus_do_not_count(more: dict[str, Any]) -> None:
+    pods = [given.pod(f"w{number}", **{**more, "queue": more.get("queue", "q")}) for number in range(100)]
+
+    assert weights(cluster(*pods)) == {ASSUMED: 20}
+
+
 def test_pods_that_never_start_count_no_more_than_the_running_pods_of_their_queue_and_a_few() -> None:
     junk = [given.pod(f"j{number}", gpus=7, queue="junk") for number in range(900)]
     running = [bound(number, gpus=0, cpu=0, queue="junk") for number in range(30)]
-    kind = TypicalPod(1000, 0, 7, 1000, 0)
+    honest = [bound(number, gpus=2, cpu=0) for number in range(100, 200)]
+    kind = TypicalPod(1024, 0, 7, 1000)
 
-    assert weights(cluster(*junk))[kind] == pytest.approx(20, rel=0.05)
-    assert weights(cluster(*running, *junk))[kind] == pytest.approx(50, rel=0.05)
+    assert weights(cluster(*junk))[kind] == 20
+    assert weights(cluster(*honest, *running, *junk))[kind] == 50
+
+
+def test_pods_of_many_queues_that_never_start_count_no_more_than_all_started_pods_and_a_few() -> None:
+    cache = cluster(*(bound(number, gpus=2, cpu=0) for number in range(50)))
+    for number in range(40):
+        cache.apply_queue(given.queue(f"junk-{number}"))
+        for each in range(30):
+            cache.apply_pod(given.pod(f"j{number}-{each}", gpus=7, queue=f"junk-{number}"))
+
+    assert weights(cache)[TypicalPod(1024, 0, 7, 1000)] == pytest.approx(50 + 20, rel=0.01)
+
+
+def test_one_queue_with_many_groups_does_not_hide_the_waiting_pods_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MOST_OF_QUEUE", 5)
+    junk = [given.pod(f"j{number}", gpus=7, queue="junk") for number in range(100)]
+
+    found = weights(cluster(*junk, given.pod("w", gpus=2)))
+
+    assert found[TypicalPod(1024, 0, 7, 1000)] == 5
+    assert found[TWO] == 1
+
+
+def test_the_mix_is_made_again_when_gpu_nodes_join() -> None:
+    cache = cluster(nodes=1)
+    assert learnt(cache).rooms == (1,)
+
+    cache.apply_node(given.node("n1"))
+
+    assert learnt(cache).rooms == (2,)
 
 
 def test_the_mix_is_made_again_after_a_tenth_more_pods_have_started() -> None:
     cache = cluster()
     made = [learnt(cache)]
     for number in range(400):
-        cache.apply_pod(bound(number, gpus=0, cpu=0))
+        cache.apply_pod(bound(number, gpus=1, cpu=0))
         if learnt(cache) is not made[-1]:
             made.append(learnt(cache))
 
@@ -112,25 +161,52 @@ def test_the_rooms_are_the_nodes_with_room_for_one_more() -> None:
     rooms = dict(zip(mix.pods, mix.rooms, strict=True))
 
     assert rooms[ASSUMED] == 0
-    assert rooms[TypicalPod(1000, 0, 8, 1000, 0)] == 0
+    assert rooms[TypicalPod(1024, 0, 8, 1000)] == 0
     # 0.4 of the shared GPU is left: too little for another pod with 0.6.
-    assert rooms[TypicalPod(1000, 0, 1, 600, 0)] == 0
+    assert rooms[TypicalPod(1024, 0, 1, 600)] == 0
 
 
-def test_old_pods_count_less_and_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "MOST_COUNTED", 100)
-    monkeypatch.setattr(arrivals, "MOST_KINDS", 10)
-    counted = arrivals.Arrivals()
-    for number in range(100):
-        counted.note_start(given.pod(f"old{number}", gpus=2), 1000)
-    for number in range(500):
-        counted.note_start(given.pod(f"new{number}", gpus=3), 1000)
-    for number in range(1000):
-        counted.note_start(given.pod(f"junk{number}", gpus=0, cpu=number), 1000)
-
-    node = given.snapshot([given.node("n")], [], [])
-    mix = counted.mix({}, {}, node.nodes, node.free, {})
-
+def counted(started: arrivals.Arrivals) -> dict[TypicalPod, int]:
+    node = given.snapshot([given.node("n", cpu=4000)], [], [])
+    mix = started.mix(node)
     assert mix is not None
-    assert len(mix.pods) <= 11
-    assert dict(zip(mix.pods, mix.counts, strict=True)).get(TWO, 0) < 1024
+    return dict(zip(mix.pods, mix.counts, strict=True))
+
+
+def test_old_pods_count_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MOST_COUNTED", 100)
+    started = arrivals.Arrivals()
+    for number in range(100):
+        started.note_start(given.pod(f"old{number}", gpus=2), 1000)
+    for number in range(500):
+        started.note_start(given.pod(f"new{number}", gpus=3), 1000)
+
+    found = counted(started)
+    assert found[TWO] == 100 * 1024 // 64
+    assert found[TypicalPod(1024, 0, 3, 1000)] == pytest.approx(100 * 1024, rel=0.05)
+
+
+def test_many_rare_kinds_are_bounded_and_erase_no_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MOST_KINDS", 10)
+    started = arrivals.Arrivals()
+    for number in range(100):
+        started.note_start(given.pod(f"honest{number}", gpus=2), 1000)
+    for number in range(3000):
+        started.note_start(given.pod(f"junk{number}", gpus=3 + number % 6, cpu=number), 1000)
+        started.note_start(given.pod(f"free{number}", gpus=0, cpu=number), 1000)
+
+    found = counted(started)
+    assert len(found) <= 10
+    assert found[TWO] == 100 * 1024
+
+
+def test_the_mix_is_made_again_as_often_after_a_million_pods() -> None:
+    started, node = arrivals.Arrivals(), given.snapshot([given.node("n")], [], [])
+    pod = given.pod("p")
+    for _ in range(50_000):
+        started.note_start(pod, 1000)
+    before = started.mix(node)
+    for _ in range(arrivals.MOST_COUNTED // 10):
+        started.note_start(pod, 1000)
+
+    assert started.mix(node) is not before

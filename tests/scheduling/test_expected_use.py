@@ -21,7 +21,7 @@ from app.scheduling.placement.expected_use import (
 
 
 def kind(devices: int = 1, part_milli: int = 1000, *, cpu: int = 8) -> TypicalPod:
-    return TypicalPod(cpu * 1000, 0, devices, part_milli if devices else 0, 0)
+    return TypicalPod(cpu * 1000, 0, devices, part_milli)
 
 
 def use_of(*pods: TypicalPod, counts: tuple[int, ...] = (), rooms: tuple[int, ...] = ()) -> ExpectedUse:
@@ -88,8 +88,7 @@ def test_a_kind_with_little_room_left_counts_more() -> None:
     assert scarce.whole[3] < common.whole[3] / 2
 
 
-def test_there_is_no_expected_use_without_typical_gpus() -> None:
-    assert expected_use(TypicalMix((kind(0),), (1,), (1,), gpu_nodes=1)) is None
+def test_there_is_no_expected_use_where_typical_pods_request_too_many_gpus() -> None:
     assert expected_use(TypicalMix((kind(MOST_GPUS + 1),), (1,), (1,), gpu_nodes=1)) is None
 
 

@@ -1,41 +1,40 @@
-"""Learns the typical mix of pods from those that start and those that wait.
+"""Learns the typical mix of pods with GPUs, from those that start and those that wait.
 
-Nothing is stored: after a restart the listed pods are counted again. A queue cannot distort the mix with pods that
-never start: its waiting pods weigh no more than its running pods, and a few more.
+Nothing is stored: after a restart the listed pods are counted again. Pods that never start count little: the waiting
+pods of a queue weigh no more than its running pods and a few more, and those of all queues no more than all started
+pods and a few more. Pods without a valid queue, and kinds of pods that no node could hold, do not count.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.model.mix import TypicalMix, TypicalPod
-from app.model.names import GroupKey, NodeName, QueueName
+from app.model.names import QueueName
 from app.model.pod import Pod
-from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY, Amounts
-from app.model.snapshot import PART, NodeTable, SharedDevice, Usage
+from app.model.snapshot import PART, NodeTable, Snapshot, Usage
 
 FEW = 20
-"""The weight in pods of the assumed kind, and of the waiting pods of a queue of which no pod has started yet."""
+"""The weight in pods of the assumed kind, and of the waiting pods of a queue of which no pod runs."""
 
 MOST_COUNTED = 8192
 """The number of started pods after which all counts are halved, so that old pods count less and less."""
 
-MOST_KINDS = 256
+MOST_KINDS = 128
 """The most kinds of pods that are counted. Tenants choose the requests."""
 
-MOST_GROUPS = 1000
-"""The most waiting PodGroups that are read for one mix."""
+MOST_GROUPS, MOST_OF_QUEUE = 2000, 200
+"""The most waiting PodGroups that are looked at for one mix, and that are read of one queue."""
 
 _ONE = 1024
 """One pod, in the unit of the counts."""
 
 
 class Arrivals:
-    """Counts the pods that start, and makes a new mix each time the number has grown by a tenth."""
+    """Counts the pods that start, and makes a new mix each time their number, or that of the nodes, has grown."""
 
     def __init__(self) -> None:
         """Start without pods."""
@@ -47,35 +46,41 @@ class Arrivals:
 
     def note_start(self, pod: Pod, device_memory_mib: int) -> None:
         """Count a managed pod that has a node now, given the memory of the node's GPUs."""
-        self._started[TypicalPod.of(pod, device_memory_mib)] += _ONE
+        kind = TypicalPod.of(pod, device_memory_mib)
+        if kind is None:
+            return
+        self._started[kind] += _ONE
         self._seen += 1
-        if len(self._started) > MOST_KINDS or self._seen % MOST_COUNTED == 0:
-            kept = self._started.most_common(MOST_KINDS // 2)
-            self._started = Counter({kind: count // 2 for kind, count in kept if count > 1})
+        if self._seen % MOST_COUNTED == 0:
+            self._started = Counter({each: count // 2 for each, count in self._started.items() if count > 1})
+        if len(self._started) > 2 * MOST_KINDS:
+            self._started = Counter(dict(self._started.most_common(MOST_KINDS)))
 
-    @property
-    def is_due(self) -> bool:
-        """Whether `mix` would make a new mix."""
-        return self._seen >= self._due or self.last is None
+    def is_due(self, nodes: NodeTable) -> bool:
+        """Whether a tenth more pods have started, or the number of GPU nodes has changed by a tenth."""
+        if self.last is None or self._seen >= self._due:
+            return True
+        return 10 * abs(_gpu_nodes(nodes) - self.last.gpu_nodes) > self.last.gpu_nodes
 
-    def mix(
-        self,
-        waiting: Mapping[GroupKey, PodGroup],
-        usage: Mapping[QueueName, Usage],
-        nodes: NodeTable,
-        free: Amounts,
-        shared: Mapping[NodeName, tuple[SharedDevice, ...]],
-    ) -> TypicalMix | None:
+    def mix(self, snapshot: Snapshot) -> TypicalMix | None:
         """Return the typical mix; None without GPU nodes. It stays the same object until it is due again."""
-        if self.is_due:
-            assumed = _assumed(nodes)
+        if self.is_due(snapshot.nodes):
+            assumed = _assumed(snapshot.nodes)
             if assumed is None:
                 return None
-            self._due = self._seen + max(self._seen // 10, FEW)
-            counts = self._started + _waiting(waiting, usage, nodes.smallest_device_mib)
+            self._due = self._seen + max(min(self._seen, MOST_COUNTED) // 10, FEW)
+            counts = self._started.copy()
+            most, asked = counts.total() + FEW * _ONE, _waiting(snapshot)
+            total = max(asked.total(), 1)
+            for kind, count in asked.items():
+                counts[kind] += count * min(most, total) // total
             counts[assumed] += FEW * _ONE
-            self.last = _mix_of(counts, nodes, free, shared)
+            self.last = _mix_of(counts, snapshot)
         return self.last
+
+
+def _gpu_nodes(nodes: NodeTable) -> int:
+    return int(np.count_nonzero(nodes.has_gpus))
 
 
 def _assumed(nodes: NodeTable) -> TypicalPod | None:
@@ -85,53 +90,52 @@ def _assumed(nodes: NodeTable) -> TypicalPod | None:
     """
     cpu_milli, memory_bytes, gpu_milli, _ = (int(amount) for amount in nodes.allocatable[:, nodes.has_gpus].sum(axis=1))
     gpus = gpu_milli // GPU_MILLI
-    return TypicalPod(cpu_milli // 2 // gpus, memory_bytes // 2 // gpus, 1, GPU_MILLI, 0) if gpus else None
+    return TypicalPod(cpu_milli // 2 // gpus, memory_bytes // 2 // gpus, 1, GPU_MILLI) if gpus else None
 
 
-def _waiting(
-    waiting: Mapping[GroupKey, PodGroup], usage: Mapping[QueueName, Usage], device_memory_mib: int
-) -> Counter[TypicalPod]:
+def _waiting(snapshot: Snapshot) -> Counter[TypicalPod]:
     """Return how much each kind of waiting pods counts."""
+    queues, device_memory_mib = snapshot.queues, snapshot.nodes.smallest_device_mib
     by_queue: dict[QueueName, Counter[TypicalPod]] = {}
-    for group in islice(waiting.values(), MOST_GROUPS):
-        if group.pending:
+    read = Counter[QueueName]()
+    for group in islice(snapshot.groups.values(), MOST_GROUPS):
+        read[group.queue] += 1
+        if group.refusal is None and group.pending and group.queue in queues and read[group.queue] <= MOST_OF_QUEUE:
             # The first pod stands for all pending pods of its group: a large gang costs as much as a small one.
             kind = TypicalPod.of(group.pending[0], device_memory_mib)
-            by_queue.setdefault(group.queue, Counter())[kind] += len(group.pending)
+            if kind is not None:
+                by_queue.setdefault(group.queue, Counter())[kind] += len(group.pending)
     found = Counter[TypicalPod]()
     for queue, counts in by_queue.items():
-        running = usage[queue].allocated.pods if queue in usage else 0
-        weight = _ONE * min(running + FEW, counts.total()) // counts.total()
+        running = snapshot.usage.get(queue, Usage()).allocated.pods
+        total = counts.total()
         for kind, count in counts.items():
-            found[kind] += count * weight
+            found[kind] += _ONE * count * min(running + FEW, total) // total
     return found
 
 
-def _mix_of(
-    counts: Counter[TypicalPod],
-    nodes: NodeTable,
-    free: Amounts,
-    shared: Mapping[NodeName, tuple[SharedDevice, ...]],
-) -> TypicalMix:
+def _mix_of(counts: Counter[TypicalPod], snapshot: Snapshot) -> TypicalMix:
+    nodes = snapshot.nodes
     # Sorted, because the order of equal counts depends on the order of the events.
-    known = sorted((-count, kind) for kind, count in counts.items() if count > 0)[:MOST_KINDS]
-    largest = _largest_parts(nodes, free, shared)
+    ordered = sorted((-count, kind) for kind, count in counts.items() if count > 0)
+    empty: NDArray[np.int64] = np.where(nodes.allocatable[GPU] >= GPU_MILLI, np.int64(GPU_MILLI), np.int64(0))
+    known = [(count, kind) for count, kind in ordered if _rooms(kind, nodes.allocatable, empty)][:MOST_KINDS]
+    largest = _largest_parts(snapshot)
     return TypicalMix(
         pods=tuple(kind for _, kind in known),
         counts=tuple(-count for count, _ in known),
-        rooms=tuple(_rooms(kind, free, largest) for _, kind in known),
-        gpu_nodes=int(np.count_nonzero(nodes.has_gpus)),
+        rooms=tuple(_rooms(kind, snapshot.free, largest) for _, kind in known),
+        gpu_nodes=_gpu_nodes(nodes),
     )
 
 
-def _largest_parts(
-    nodes: NodeTable, free: Amounts, shared: Mapping[NodeName, tuple[SharedDevice, ...]]
-) -> NDArray[np.int64]:
+def _largest_parts(snapshot: Snapshot) -> NDArray[np.int64]:
     """Return the largest free part of a GPU of each node, in milli-GPUs, shape [node]."""
-    largest: NDArray[np.int64] = np.where(free[GPU] >= GPU_MILLI, np.int64(GPU_MILLI), np.int64(0))
-    for name, devices in shared.items():
+    nodes = snapshot.nodes
+    largest: NDArray[np.int64] = np.where(snapshot.free[GPU] >= GPU_MILLI, np.int64(GPU_MILLI), np.int64(0))
+    for name, devices in snapshot.shared.items():
         column = nodes.index.get(name)
-        if column is not None:
+        if column is not None and devices and largest.item(column) < GPU_MILLI:
             whole = nodes.device_memory_mib.item(column) * PART
             most = min(max((each.free for each in devices), default=0), whole)
             largest[column] = max(largest.item(column), most * GPU_MILLI // whole)
@@ -139,10 +143,10 @@ def _largest_parts(
 
 
 def _rooms(kind: TypicalPod, free: Amounts, largest: NDArray[np.int64]) -> int:
-    """Return the number of nodes with room for a pod of this kind. Other forms of GPUs are not checked."""
+    """Return the number of nodes with room for a pod of this kind."""
     room = (free[CPU] >= kind.cpu_milli) & (free[MEMORY] >= kind.memory_bytes)
     if kind.part_milli == GPU_MILLI or kind.devices > 1:
         room &= free[GPU] >= kind.devices * GPU_MILLI
-    elif kind.devices:
+    else:
         room &= largest >= kind.part_milli
     return int(np.count_nonzero(room))

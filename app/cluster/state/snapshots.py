@@ -1,5 +1,7 @@
 """Freezes the present state into Snapshots, and shows the nodes as columns."""
 
+from dataclasses import replace
+
 from app.cluster.changes import ChangeLog
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.groups.membership import Membership
@@ -19,7 +21,7 @@ from app.model.snapshot import NodeTable, Snapshot
 
 
 class Snapshots:
-    """Reads all parts of the cache; changes nothing."""
+    """Reads all parts of the cache. A Snapshot that is taken when the typical mix is due makes a new mix."""
 
     def __init__(  # noqa: PLR0913 # every part that a Snapshot shows
         self,
@@ -70,17 +72,16 @@ class Snapshots:
         """Freeze the present state; the cost is that of the changes, and one copy of each column."""
         waiting = self._groups.waiting()
         table, charges = self.table(), self._charges
-        free, usage, shared = charges.free(), charges.usage(), self._gpus.listed()
-        return Snapshot(
+        made = Snapshot(
             version=self._changes.version,
             nodes=table,
-            free=free,
+            free=charges.free(),
             residents=charges.residents(),
             releasing=charges.releasing(),
             scalars=charges.free_scalars(),
             releasing_scalars=charges.releasing_scalars(),
             queues=self._queues.tree(),
-            usage=usage,
+            usage=charges.usage(),
             groups=waiting,
             running=self._groups.running(),
             total=charges.divided(self._unread.closed()),
@@ -88,11 +89,11 @@ class Snapshots:
             past=self._history.past(),
             labelled=self._labelled.freeze(),
             refused=self._findings.refused_nodes().freeze(),
-            shared=shared,
+            shared=self._gpus.listed(),
             idle_devices=self._gpus.idle(table),
             blocked_devices=self._gpus.blocked(),
-            mix=self._arrivals.mix(waiting, usage, table, free, shared),
         )
+        return replace(made, mix=self._arrivals.mix(made))
 
     def places_without(self, pod: Pod, node: NodeName) -> Snapshot:
         """Freeze what is needed to choose a node for one pod alone, as if it had no place on this node; without groups.

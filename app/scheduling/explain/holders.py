@@ -24,6 +24,7 @@ from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.ranks import Strategy
 from app.scheduling.placement.state import PlacementState
 from app.scheduling.preemption.whatif import WhatIf
+from app.settings import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Holders:
 
     @cached_property
     def _cleared(self) -> PlacementState:
-        return PlacementState(self._pods.cleared(), Strategy())
+        return PlacementState(self._pods.cleared(), Strategy(packing=Packing.BEST_FIT))
 
 
 def _like(group: PodGroup) -> tuple[QueueName, int, bool]:

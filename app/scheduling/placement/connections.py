@@ -69,7 +69,7 @@ class Connections:
         self._found: dict[int, tuple[Amounts, Amounts]] = {}
 
     def losses(self, size: int, free_milli: Amounts) -> Amounts | None:
-        """Return the loss of each node, shape [node], as `score.cost` takes it. Return None when all losses are equal.
+        """Return the loss of each node in steps of `score.PER_LOSS`, shape [node]. Return None when all are equal.
 
         `free_milli` is the free amount of the node's GPUs. Callers must not write to the answer. It is valid until the
         next question.

@@ -50,6 +50,9 @@ The offers alone assume that parts arrive until the rest is full. Where few part
 _SHORTAGE_WEIGHT = 0.5
 """The weight of the expected shortage of CPU or memory against the expected use."""
 
+_NOTHING = 1e-9
+"""Less of a resource per milli-GPU is no demand."""
+
 _STEPS, _FARTHEST = 64, 8
 """The table of `_loss` has this number of steps for one standard deviation, and ends at so many deviations."""
 
@@ -73,7 +76,7 @@ class Demand:
 
     def shortages(self, gpu_milli: Amounts, free: Amounts) -> Amounts:
         """Return how much of these free GPUs is expected to lack the resource, in `UNIT`, shape as given."""
-        if not self.mean:
+        if self.mean < _NOTHING:
             return np.zeros_like(gpu_milli)
         deviation = np.sqrt(self.variance * np.maximum(gpu_milli, 1))
         z = (self.mean * gpu_milli - free) / deviation
@@ -86,7 +89,7 @@ class Demand:
 
     def shortage(self, gpu_milli: int, free: int) -> int:
         """Return the same for one node."""
-        if not self.mean:
+        if self.mean < _NOTHING:
             return 0
         deviation = sqrt(self.variance * max(gpu_milli, 1))
         z = (self.mean * gpu_milli - free) / deviation
@@ -124,17 +127,16 @@ class ExpectedUse:
 
 @lru_cache(maxsize=8)
 def expected_use(mix: TypicalMix) -> ExpectedUse | None:
-    """Return the worth of free GPUs under the mix. Return None when no typical pod requests GPUs."""
-    known = [kind for kind in zip(mix.pods, mix.counts, mix.rooms, strict=True) if kind[0].gpu_milli]
+    """Return the worth of free GPUs under the mix. Return None when all typical pods request too many GPUs."""
+    known = [kind for kind in zip(mix.pods, mix.counts, mix.rooms, strict=True) if kind[0].devices <= MOST_GPUS]
     # What is free now is of no use to a kind of pod for which no node has room.
     kinds = [kind for kind in known if kind[2]] or known
+    if not kinds:
+        return None
     offers: dict[tuple[int, int], float] = {}
     for pod, count, room in kinds:
-        if 0 < pod.devices <= MOST_GPUS:
-            shape = pod.devices, pod.part_milli
-            offers[shape] = offers.get(shape, 0.0) + count / max(room, mix.gpu_nodes / _SCARCEST, 1.0)
-    if not offers:
-        return None
+        shape = pod.devices, pod.part_milli
+        offers[shape] = offers.get(shape, 0.0) + count / max(room, mix.gpu_nodes / _SCARCEST, 1.0)
     whole, part = _whole_and_part(offers)
     gpus = [(pod.gpu_milli, count) for pod, count, _ in kinds]
     return ExpectedUse(

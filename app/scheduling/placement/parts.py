@@ -95,7 +95,8 @@ class Initial:
         names = [name for name, devices in shared.items() if devices != before.get(name, ())]
         names += [name for name, devices in before.items() if devices and name not in shared]
         columns = self._snapshot.nodes.columns(names)
-        if parts is None or 2 * len(columns) > len(shared):
+        # A row without devices would count as a node with shared GPUs.
+        if parts is None or 2 * len(columns) > len(shared) or not all(map(self.at, columns)):
             columns = self._snapshot.nodes.columns(name for name, devices in shared.items() if devices)
             parts = FreeParts({column: self.at(column) for column in columns})
         elif columns:
