@@ -18,8 +18,10 @@ def run(*arguments: object) -> int:
     return main([*map(str, ("--nodes", NODES, "--pods", PODS)), *map(str, arguments)])
 
 
-def test_the_published_policies_rank_as_published(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--seeds", *SEEDS, "--policies", "random", "bestfit", "fgd", "-o", "json") == 0
+def test_leeboard_uses_more_gpus_than_the_published_policies_which_rank_as_published(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("--seeds", *SEEDS, "--policies", "random", "bestfit", "fgd", "leeboard", "-o", "json") == 0
 
     found = defaultdict[str, list[float]](list)
     for line in map(json.loads, capsys.readouterr().out.splitlines()):
@@ -29,6 +31,7 @@ def test_the_published_policies_rank_as_published(capsys: pytest.CaptureFixture[
     # Published for the whole trace: 87.43, 93.30 and 94.95.
     assert means["bestfit"] / means["random"] > 1.03
     assert means["fgd"] / means["bestfit"] > 1.0
+    assert means["leeboard"] / means["fgd"] > 1.005
     assert 90 < means["fgd"] < 100
 
 
