@@ -187,7 +187,8 @@ class Settings(BaseSettings):
     patience_s: float = Field(default=300.0, ge=0)
     """The longest wait of a PodGroup for what its queue is owed beyond its deserved share. Running pods that have
     worked longer than the PodGroup has waited (in GPU-seconds) are safe until then. A queue below its deserved share
-    does not wait. 0: pods are evicted at once.
+    does not wait to reclaim. Where pods only move, the longest wait is 288 times as long, for consolidation in every
+    queue. 0: pods are evicted at once.
     """
     ageing_s: float | None = Field(default=120.0, gt=0)
     """From this age on, nodes are kept free for the oldest PodGroup that finds no room and that the fair share of its

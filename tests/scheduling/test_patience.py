@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 
@@ -136,11 +137,11 @@ def test_the_time_waited_is_forgotten_when_a_podgroup_no_longer_waits() -> None:
     assert not plan(gone, PATIENT, now=START + 1.0, memory=memory).memory.waiting_since
 
 
-def in_two_halves() -> Snapshot:
+def in_two_halves(*, ran_s: float = 100.0, queue: Queue = QUEUES[1], holder: str = "owed") -> Snapshot:
     """Build two nodes of eight GPUs with four free each, for a pod of eight."""
-    held = [running(f"h{index}", "owed", gpus=4, since=START - 100.0, on=f"n{index}") for index in range(2)]
+    held = [running(f"h{index}", holder, gpus=4, since=START - ran_s, on=f"n{index}") for index in range(2)]
     nodes = [given.node("n0"), given.node("n1")]
-    return given.snapshot(nodes, [given.queue("owed")], [*held, waiting("large", "owed", gpus=8)])
+    return given.snapshot(nodes, [QUEUES[0], queue], [*held, waiting("large", "owed", gpus=8)])
 
 
 def test_a_pod_moves_when_the_pod_that_needs_its_room_has_waited_for_as_long_as_the_work_lost() -> None:
@@ -149,6 +150,63 @@ def test_a_pod_moves_when_the_pod_that_needs_its_room_has_waited_for_as_long_as_
     # The other pod has worked for 4 x (100 + t) GPU-seconds; 8 x t were waited for after t = 100 s.
     assert len(after(snapshot, 99.0).evictions) == 0
     assert [each.action for each in after(snapshot, 101.0).evictions] == [Action.CONSOLIDATE]
+
+
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("queue", "holder"),
+    [(QUEUES[1], "owed"), (QUEUES[1], "lender"), (given.queue("owed", deserved=16), "owed")],
+)
+def test_a_pod_that_has_run_for_days_is_not_moved_for_a_pod_that_has_waited_for_minutes(
+    queue: Queue, holder: str
+) -> None:
+    snapshot = in_two_halves(ran_s=69 * HOUR_S, queue=queue, holder=holder)
+
+    assert [len(after(snapshot, waited_s).evictions) for waited_s in (0.0, 360.0, 20 * HOUR_S)] == [0, 0, 0]
+
+
+def test_reclaim_moves_a_pod_at_once_for_a_queue_below_its_deserved_share() -> None:
+    snapshot = in_two_halves(ran_s=69 * HOUR_S, queue=given.queue("owed", deserved=16), holder="lender")
+
+    assert [each.action for each in plan(snapshot, PATIENT, now=START).evictions] == [Action.RECLAIM]
+
+
+def test_a_pod_moves_once_the_other_has_waited_for_a_day() -> None:
+    assert len(after(in_two_halves(ran_s=1000 * HOUR_S), 24 * HOUR_S).evictions) == 1
+
+
+def test_the_youngest_of_several_pods_moves() -> None:
+    snapshot = in_two_halves(ran_s=69 * HOUR_S)
+    young = running("h1", "owed", gpus=4, since=START - 60.0, on="n1")
+    snapshot = replace(snapshot, running={**snapshot.running, young.key: young})
+
+    assert [each.group for each in after(snapshot, 120.0).evictions] == [young.key]
+
+
+def test_pods_move_at_once_where_patience_is_off() -> None:
+    assert len(plan(in_two_halves(ran_s=69 * HOUR_S), Policy(), now=START).evictions) == 1
+
+
+def test_a_move_that_does_not_pay_costs_no_whatif_and_is_searched_again_later() -> None:
+    snapshot = in_two_halves(ran_s=69 * HOUR_S)
+    first = plan(snapshot, PATIENT, now=START)
+    later = plan(snapshot, PATIENT, now=START + 400.0, memory=first.memory)
+
+    assert later.whatifs == 0
+    assert later.memory.conditions is not None
+    assert START + 400.0 < later.memory.conditions.changes_at <= START + 800.0
+
+
+def test_the_message_of_a_pod_for_which_no_move_pays_says_so() -> None:
+    snapshot = in_two_halves(ran_s=69 * HOUR_S)
+    made = plan(snapshot, PATIENT, now=START)
+
+    (refusal,) = (made.refusals[key] for key in snapshot.groups)
+    assert (
+        "no pod is moved for it until it has waited for as much work as the moved pods would lose" in refusal.sentence
+    )
 
 
 def test_a_plan_without_memory_starts_to_count_the_time_waited() -> None:

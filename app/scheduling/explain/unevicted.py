@@ -11,7 +11,7 @@ A cause is given only if it is true of pods that hold the room:
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from app.model.decision import Action
@@ -39,6 +39,8 @@ CAUSES = (NOT_PREEMPTIBLE, PRIORITY, NO_PREEMPT, FAIR_SHARE, NO_RECLAIM, MIN_RUN
 
 NOTHING_FOUND = "no pod is evicted for it because no evictable pods were found that would make enough room"
 
+NO_MOVE = "no pod is moved for it until it has waited for as much work as the moved pods would lose"
+
 
 class Unevicted:
     """Explanations for one plan after all its searches."""
@@ -55,17 +57,23 @@ class Unevicted:
         # Building this reads every pod, and many plans need no explanation.
         return Holders(self._state)
 
-    def why(self, group: PodGroup, pods: Sequence[Pod], *, patience_s: float) -> OfVictims:
+    def why(
+        self, group: PodGroup, pods: Sequence[Pod], too_dear: Collection[str] = (), patience_s: float = 0.0
+    ) -> OfVictims:
         """Return why no pod is evicted for these pods, which start together.
 
-        `patience_s` is the longest time that they wait because other pods would lose more work; 0 if that is not the
-        cause.
+        `too_dear` are the actions by which other pods would lose more work than these have waited for. These wait for
+        reclaim for at most `patience_s`.
         """
         kinds = self._holders.of(group, pods)
         if not kinds:
             return OfVictims()
-        if patience_s:
+        if Action.RECLAIM in too_dear:
             return OfVictims(clause=_too_dear(patience_s))
+        found = self._of(group, pods, kinds)
+        return replace(found, clause=f"{found.clause}; {NO_MOVE}") if Action.CONSOLIDATE in too_dear else found
+
+    def _of(self, group: PodGroup, pods: Sequence[Pod], kinds: Sequence[HolderKind]) -> OfVictims:
         request = quantities(self._state.most_request(pods))
         account, fair = self._state.ledger.accounts[group.queue], quantities(self._state.shares[group.queue].fair_share)
         over = _first_over(account, fair, request)

@@ -17,7 +17,7 @@ from app.scheduling.preemption.aim import Aim
 from app.scheduling.preemption.budget import Budget
 from app.scheduling.preemption.conditions import conditions, still_true
 from app.scheduling.preemption.minruntime import Protection, runtimes
-from app.scheduling.preemption.patience import Patience
+from app.scheduling.preemption.patience import MOVES, Patience
 from app.scheduling.preemption.searches import Searches, needed
 from app.scheduling.preemption.victim_policies import Consolidate, Preempt, Reclaim
 from app.scheduling.preemption.whatif import WhatIf
@@ -32,31 +32,32 @@ class RoomMaking:
         self._search = FairSearch(draft)
         self._since: dict[GroupKey, tuple[float, bool]] = {}
         """The next value of `PlanMemory.waiting_since`."""
-        self._too_dear: set[GroupKey] = set()
-        """The same set as in `Patience`."""
+        self._too_dear: dict[Action, set[GroupKey]] = {}
+        """The same sets as in `Patience`."""
 
     def make_room(self) -> None:
         """Evict pods for the pending PodGroups, by every action that the policy allows."""
         policy, now = self._draft.policy, self._draft.now
         protection = Protection(self._draft.snapshot.queues, policy, now, method=policy.reclaim_resolve_method)
         patience = Patience(policy.patience_s, now)
+        moving = Patience(policy.patience_s * MOVES, now, spares_deserved=False)
         if self._draft.memory.asks_again_at > now:
             patience.asks_again_at = self._draft.memory.asks_again_at
         sure_before = now - max(runtimes(self._draft.snapshot.queues.values(), policy))
-        reclaim = Reclaim(protection.from_reclaim, patience, sure_before)
+        reclaim = Reclaim(protection.from_reclaim, patience, moving, sure_before)
         claimed = self._claimed(reclaim)
-        patience.since = self._waiting_since(claimed=claimed)
+        patience.since = moving.since = self._waiting_since(claimed=claimed)
         aims: tuple[Aim, ...] = (
-            Consolidate(claimed, protection.from_consolidate, patience, sure_before),
+            Consolidate(claimed, protection.from_consolidate, moving, sure_before),
             reclaim,
             Preempt(protection.from_preempt, sure_before),
         )
         chosen = [aim for aim in aims if aim.action in policy.actions]
         if not chosen:
             return
-        self._too_dear = patience.too_dear
+        self._too_dear = {Action.CONSOLIDATE: moving.too_dear, Action.RECLAIM: patience.too_dear}
         self._pursue_all(chosen, claimed=claimed)
-        self._remember_patience(patience)
+        self._remember_patience(min(patience.asks_again_at, moving.asks_again_at))
         say_why_nobody_leaves(self._draft, self._search, Unevicted(self._state, protection, policy.actions, now))
 
     def _claimed(self, reclaim: Reclaim) -> bool:
@@ -83,12 +84,11 @@ class RoomMaking:
                 self._since[key] = known if borrows == has_borrowed else now, borrows
         return {key: since for key, (since, _) in self._since.items()}
 
-    def _remember_patience(self, patience: Patience) -> None:
+    def _remember_patience(self, asks_again_at: float) -> None:
         """Pass the pending times to the next plan, and make it search again when a group has waited long enough."""
         found = self._draft.memory.conditions
-        if found is not None and patience.asks_again_at < found.changes_at:
-            found = replace(found, changes_at=patience.asks_again_at)
-        asks_again_at = patience.asks_again_at
+        if found is not None and asks_again_at < found.changes_at:
+            found = replace(found, changes_at=asks_again_at)
         self._draft.memory = replace(
             self._draft.memory, waiting_since=self._since, asks_again_at=asks_again_at, conditions=found
         )
@@ -191,7 +191,8 @@ class RoomMaking:
             if found is None and part.spent:
                 searches.was_cut_off(likeness, pods, part, budget)
             elif found is None:
-                too_dear, owed = group.key in self._too_dear, group.key in self._search.held_back
+                too_dear = group.key in self._too_dear.get(aim.action, ())
+                owed = group.key in self._search.held_back
                 searches.ended_in_vain(likeness, pods, too_dear=too_dear, owed=owed)
             else:
                 searches.found(likeness, pods)

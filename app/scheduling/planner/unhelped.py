@@ -43,5 +43,6 @@ def _of_victims(
         return OfVictims()
     # Independent of the latest search, so that equal states get equal sentences.
     search.open_nodes_to(group)
-    is_patient = any(draft.likeness(group) in each.too_dear for each in draft.memory.searched.values())
-    return unevicted.why(group, next_chunk(group), patience_s=draft.policy.patience_s if is_patient else 0.0)
+    likeness, searched = draft.likeness(group), draft.memory.searched
+    too_dear = [action for action, each in searched.items() if likeness in each.too_dear]
+    return unevicted.why(group, next_chunk(group), too_dear, draft.policy.patience_s)

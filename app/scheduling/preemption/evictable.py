@@ -41,6 +41,8 @@ class Scope:
     """Whether pods without a controller are included."""
     moved: bool = False
     """Whether each pod needs another place."""
+    worked: tuple[float, float] = (0.0, inf)
+    """Only pods of PodGroups that have worked for at most so many milli-GPU-seconds (second) at this time (first)."""
 
 
 EVERYBODY = Scope()
@@ -255,6 +257,11 @@ class Evictable:
                 found &= self.priority < scope.below
             if not scope.bare:
                 found &= ~self._bare
+            now, most = scope.worked
+            if most < inf:
+                # A PodGroup that may lose a part of its pods loses less; one that has no start has done no work.
+                ran_s = np.where(np.isfinite(self.started_at), now - self.started_at, 0.0)
+                found &= ~(self.whole & (ran_s * self.charges()[GPU] > most))
             if len(self._scopes) >= MOST_SCOPES:
                 self._scopes.clear()
             self._scopes[scope] = found

@@ -1,13 +1,15 @@
-"""Computes how long a PodGroup waits for its queue's share before running pods lose their work for it.
+"""Computes how long a PodGroup waits before running pods lose their work for it.
 
 In a full cluster pods end every few seconds, and often in time. So a PodGroup waits until the GPU-seconds that it has
-been owed are as many as the victims have worked for, or for `patience_s`. So evictions never lose more work than the
-PodGroup has waited for. A PodGroup of a queue that holds less than it deserves does not wait.
+been owed are as many as the victims have worked for, or for `longest_s`. So evictions never lose more work than the
+PodGroup has waited for. A PodGroup of a queue that holds less than it deserves does not wait to reclaim.
+
+Nobody is owed that pods move. So every PodGroup waits for consolidation, and `longest_s` is about a day for it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import frexp, inf, ldexp
 
 from app.model.names import GroupKey
 from app.model.pod import Placed
@@ -18,6 +20,9 @@ from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.accounts import Quantities, quantities
 from app.scheduling.queues.reclaimable import within
 
+MOVES = 288
+"""So many times the patience for reclaim is the longest wait for pods to move: a day for five minutes."""
+
 FIRST_S = 5.0
 """After this time a PodGroup with too expensive victims is searched again, then each time after twice as long."""
 
@@ -26,8 +31,11 @@ FIRST_S = 5.0
 class Patience:
     """Answers for one plan, made at `now` (seconds since the epoch). `may_lose` records when to search again."""
 
-    patience_s: float
+    longest_s: float
+    """After this time the lost work no longer counts, in seconds. 0 means no wait."""
     now: float
+    spares_deserved: bool = True
+    """Whether a PodGroup does not wait for what its queue deserves."""
     since: Mapping[GroupKey, float] = field(default_factory=dict)
     """Since when each PodGroup is pending for which pods may be evicted, in seconds since the epoch."""
     asks_again_at: float = field(default=inf, init=False)
@@ -37,16 +45,36 @@ class Patience:
 
     def may_lose(self, state: WhatIf, group: PodGroup, pods: Quantities, chunks: Iterable[VictimBatch]) -> bool:
         """Return whether the group has waited long enough for these chunks to be evicted or moved."""
-        waited_s = self.now - self.since.get(group.key, self.now)
-        if self.patience_s <= waited_s or _is_deserved(state, group, pods):
+        if self._is_over(group) or (self.spares_deserved and is_deserved(state, group, pods)):
             return True
+        waited_s = self._waited_s(group)
         axis = next((axis for axis in (GPU, CPU, MEMORY) if pods[axis]), GPU)
         lost = sum(self._worked(state, chunk.group, chunk.placed, axis) for chunk in chunks)
         if lost <= pods[axis] * waited_s:
             return True
-        again_s = min(max(2 * waited_s, FIRST_S), self.patience_s)
-        self.asks_again_at = min(self.asks_again_at, self.now - waited_s + again_s)
+        self._ask_again(group)
         return False
+
+    def most_lost(self, group: PodGroup, pods: Quantities) -> float:
+        """Return an upper bound of the work in milli-GPU-seconds that may be lost for a group, if it requests GPUs.
+
+        It is a power of two, so that PodGroups of one plan share few bounds. It grows when the group is searched again.
+        """
+        if self._is_over(group) or not pods[GPU]:
+            return inf
+        _, exponent = frexp(pods[GPU] * self._waited_s(group))
+        return ldexp(1.0, exponent)
+
+    def find_too_dear(self, group: PodGroup) -> None:
+        """Record that victims may exist that are too expensive now."""
+        self.too_dear.add(group.key)
+        self._ask_again(group)
+
+    def _ask_again(self, group: PodGroup) -> None:
+        """Make the group's search due again after twice the time that it has waited."""
+        waited_s = self._waited_s(group)
+        again_s = min(max(2 * waited_s, FIRST_S), self.longest_s)
+        self.asks_again_at = min(self.asks_again_at, self.now - waited_s + again_s)
 
     def agrees(self, group: PodGroup, is_fair: Callable[[], bool], *, may_lose: bool) -> bool:
         """Return whether pods are evicted for the group; `may_lose` is the earlier answer for these victims.
@@ -59,6 +87,12 @@ class Patience:
             self.too_dear.add(group.key)
         return False
 
+    def _waited_s(self, group: PodGroup) -> float:
+        return self.now - self.since.get(group.key, self.now)
+
+    def _is_over(self, group: PodGroup) -> bool:
+        return self.longest_s <= self._waited_s(group)
+
     def _worked(self, state: WhatIf, group: PodGroup, placed: Sequence[Placed], axis: int) -> float:
         """Return the work that is lost when these pods are evicted: an amount times seconds."""
         if group.started_at is None:
@@ -66,6 +100,7 @@ class Patience:
         return (self.now - group.started_at) * sum(quantities(charge_at(state.snapshot, one))[axis] for one in placed)
 
 
-def _is_deserved(state: WhatIf, group: PodGroup, pods: Quantities) -> bool:
+def is_deserved(state: WhatIf, group: PodGroup, pods: Quantities) -> bool:
+    """Return whether the queue of the group deserves these pods."""
     account = state.ledger.accounts.get(group.queue)
     return account is not None and within(account.deserved, account.allocated, pods)

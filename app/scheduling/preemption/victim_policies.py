@@ -1,7 +1,7 @@
 """The three victim policies: reclaim a queue's share, preempt by priority, consolidate free room."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from app.model.decision import Action
@@ -9,13 +9,15 @@ from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING
+from app.scheduling.preemption import bound, prospects
 from app.scheduling.preemption.aim import Aim, Found
 from app.scheduling.preemption.evictable import Scope
-from app.scheduling.preemption.patience import Patience
+from app.scheduling.preemption.patience import Patience, is_deserved
 from app.scheduling.preemption.scenario import is_touched, lost_of
 from app.scheduling.preemption.victims import Safety, VictimBatch, charge_at
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.accounts import Quantities, quantities
+from app.scheduling.queues.order import next_chunk
 from app.scheduling.queues.reclaimable import Judgement
 
 Age = Callable[[PodGroup, PodGroup], Safety]
@@ -41,9 +43,15 @@ class Consolidate:
             return False
         return not self.claimed or _judgement(state, group, pods).may_begin()
 
-    def scopes(self, _: WhatIf, __: PodGroup, ___: Sequence[Pod]) -> Sequence[Scope]:
-        """Return that pods of any queue may be moved."""
-        return (Scope(bare=False, moved=True),)
+    def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
+        """Return that pods of any queue may be moved, unless their work alone is more than the group has waited for."""
+        every = Scope(bare=False, moved=True)
+        most = self.patience.most_lost(group, quantities(state.most_request(pods)))
+        if most == inf:
+            return (every,)
+        if bound.candidates(state.board, pods, prospects.most(state, every)).any():
+            self.patience.find_too_dear(group)
+        return (replace(every, worked=(self.patience.now, most)),)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return that groups may be moved after their min-runtime, if their pods are recreated elsewhere."""
@@ -55,10 +63,10 @@ class Consolidate:
         return not lost
 
     def allows(self, found: Found) -> bool:
-        """Return whether all pods have a place again, and the group has waited long enough."""
+        """Return whether all pods have a place again, and the group has waited for as much work as they lose."""
         if any(lost_of(chunk, found.after) for chunk in found.chunks):
             return False
-        return self.patience.agrees(found.group, lambda: True, may_lose=_may_lose(self.patience, found))
+        return _pays(self.patience, found, lambda: True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,8 @@ class Reclaim:
 
     min_runtime: Age
     patience: Patience
+    moving: Patience
+    """For victims that all move, beyond the deserved share: this is consolidation."""
     sure_before: float = -inf
     action = Action.RECLAIM
 
@@ -141,7 +151,17 @@ class Reclaim:
                     lost.setdefault(chunk.group.queue, []).append(quantities(sum(parts, NOTHING)))
             return _judgement(found.before, found.group, found.pods).reclaimable(lost)
 
-        return self.patience.agrees(found.group, is_fair, may_lose=_may_lose(self.patience, found))
+        if self._only_moves(found):
+            return _pays(self.moving, found, is_fair)
+        may_lose = _may_lose(self.patience, found, found.pods)
+        return self.patience.agrees(found.group, is_fair, may_lose=may_lose)
+
+    def _only_moves(self, found: Found) -> bool:
+        """Return whether pods only move, for a whole group that its queue does not deserve."""
+        request = quantities(found.before.most_request(found.pods))
+        is_whole = len(found.pods) == len(next_chunk(found.group))
+        is_lost = any(lost_of(chunk, found.after) for chunk in found.chunks)
+        return is_whole and not is_lost and not is_deserved(found.before, found.group, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +202,17 @@ class Sparing:
         return self.aim.allows(found)
 
 
-def _may_lose(patience: Patience, found: Found) -> bool:
-    """Return whether the group has waited long enough for all its victims."""
-    request = quantities(found.before.most_request(found.pods))
+def _may_lose(patience: Patience, found: Found, pods: Sequence[Pod]) -> bool:
+    """Return whether these pods of the group have waited long enough for all its victims."""
+    request = quantities(found.before.most_request(pods))
     gone = (chunk for chunk in found.chunks if is_touched(chunk, found.after, found.before))
     return patience.may_lose(found.before, found.group, request, gone)
+
+
+def _pays(patience: Patience, found: Found, is_fair: Callable[[], bool]) -> bool:
+    """Return whether a move is fair, and the group has waited for as much work as the moved pods lose."""
+    may_lose = _may_lose(patience, found, next_chunk(found.group))
+    return patience.agrees(found.group, is_fair, may_lose=may_lose)
 
 
 def _judgement(state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Judgement:
