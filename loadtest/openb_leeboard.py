@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from app.cluster.state.arrivals import Arrivals
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -10,8 +12,9 @@ from app.model.pod import ANYWHERE, PPM, Constraint, Operator, Pod, Requirement,
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.resources import GPU_MILLI, Resources
-from app.model.snapshot import NodeTable, SharedDevice, Snapshot, Usage
-from app.scheduling.placement.ranks import Strategy
+from app.model.snapshot import Mask, NodeTable, SharedDevice, Snapshot, Usage
+from app.scheduling.placement.free_resources import Assignment
+from app.scheduling.placement.ranks import Strategy, Where
 from app.scheduling.placement.state import PlacementState
 from loadtest.openb import MOST_PODS, OpenbNode, OpenbPlace, OpenbPod
 from loadtest.snapshots import DEVICE_MIB
@@ -22,12 +25,37 @@ QUEUE = QueueName("openb")
 MIB = 1 << 20
 
 
+class Offers:
+    """The nodes that kube-scheduler offers: the first ones that pass its filters, from where its last search ended."""
+
+    def __init__(self, most: int) -> None:
+        """Offer at most so many nodes at a time. Start at the first node."""
+        self._most = most
+        self._start = 0
+
+    def of(self, passing: Mask) -> Mask:
+        """Return which of the nodes that pass are found, shape [node]."""
+        columns = np.flatnonzero(passing)
+        found = np.roll(columns, -int(columns.searchsorted(self._start)))[: self._most]
+        if len(found) == self._most:
+            self._start = (int(found[-1]) + 1) % len(passing)
+        offered: Mask = np.zeros_like(passing)
+        offered[found] = True
+        return offered
+
+
 class LeeboardPlacer:
     """Places pods by the code that the planner uses. No pod of a trace ever leaves."""
 
-    def __init__(self, nodes: Sequence[OpenbNode], trace: Sequence[OpenbPod], seed: int) -> None:
-        """Start with empty nodes; nothing is known of the trace, and nothing is random."""
+    def __init__(
+        self, nodes: Sequence[OpenbNode], trace: Sequence[OpenbPod], seed: int, *, sample: int | None = None
+    ) -> None:
+        """Start with empty nodes; nothing is known of the trace, and nothing is random.
+
+        `sample`: kube-scheduler offers so many nodes at a time; None: all.
+        """
         del trace, seed
+        self._offers = None if sample is None else Offers(sample)
         self._state = PlacementState(_empty(nodes), Strategy())
         self._arrived = 0
         self._arrivals = Arrivals()
@@ -39,12 +67,22 @@ class LeeboardPlacer:
         self._arrived += 1
         self._learn()
         one = self._pending(pod)
-        seats = self._state.place([one])
+        seats = self._seats(one)
         if seats is None:
             self._waiting[one.group] = PodGroup(key=one.group, queue=QUEUE, pending=(one,))
             return None
         self._arrivals.note_start(one, DEVICE_MIB)
         return OpenbPlace(seats[0].column, seats[0].devices)
+
+    def _seats(self, pod: Pod) -> Sequence[Assignment] | None:
+        """Take the best node, or the best offered one, as filter does where the planned node is not offered.
+
+        A pod that shares a GPU is nominated for its planned node, and kube-scheduler looks at that node first.
+        """
+        if self._offers is None or pod.sharing is not None:
+            return self._state.place([pod])
+        # For whole GPUs, kube-scheduler's own filters know what is free.
+        return self._state.place([pod], where=Where(within=self._offers.of(self._state.allowed(pod))))
 
     def _learn(self) -> None:
         """Begin a new plan with the typical mix of what has arrived so far, when it is due."""

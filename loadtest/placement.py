@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,6 +18,8 @@ from statistics import fmean, stdev
 from app.model.resources import GPU_MILLI
 from loadtest.curves import draw_curves
 from loadtest.openb import (
+    LONGEST_SHOWN,
+    MOST_DIGITS,
     REQUESTED_PERCENT,
     OpenbError,
     OpenbNode,
@@ -33,7 +36,8 @@ from loadtest.openb_leeboard import LeeboardPlacer
 from loadtest.openb_policies import BestFit, Fgd, RandomFit
 from loadtest.plot import MatplotlibMissingError, pyplot
 
-POLICIES: Mapping[str, Callable[[Sequence[OpenbNode], Sequence[OpenbPod], int], Placer]] = {
+Maker = Callable[[Sequence[OpenbNode], Sequence[OpenbPod], int], Placer]
+POLICIES: Mapping[str, Maker] = {
     "random": RandomFit,
     "bestfit": BestFit,
     "fgd": Fgd,
@@ -74,14 +78,20 @@ class Traced:
 
 
 def replays(
-    nodes: Sequence[OpenbNode], trace: Sequence[OpenbPod], seeds: Sequence[int], policies: Sequence[str]
+    nodes: Sequence[OpenbNode],
+    trace: Sequence[OpenbPod],
+    seeds: Sequence[int],
+    policies: Sequence[str],
+    *,
+    sample: int | None = None,
 ) -> Iterator[Replayed]:
-    """Replay one trace with each seed by each policy."""
+    """Replay one trace with each seed by each policy. Leeboard is offered all nodes, or so many at a time."""
     gpu_milli = GPU_MILLI * sum(node.gpus for node in nodes)
+    makers: Mapping[str, Maker] = {**POLICIES, "leeboard": partial(LeeboardPlacer, sample=sample)}
     for seed in seeds:
         ordered, arriving = in_fixed_order(nodes, seed), arrivals(trace, gpu_milli, seed)
         for policy in policies:
-            yield Replayed(policy, seed, replay(POLICIES[policy](ordered, trace, seed), arriving, gpu_milli))
+            yield Replayed(policy, seed, replay(makers[policy](ordered, trace, seed), arriving, gpu_milli))
 
 
 def trace_name(path: Path) -> str:
@@ -168,7 +178,7 @@ def _replay_file(
 ) -> Traced:
     trace, found = trace_name(path), list[Replayed]()
     seeds, policies = list(dict.fromkeys(options.seeds)), list(dict.fromkeys(options.policies))
-    for one in replays(nodes, pods, seeds, policies):
+    for one in replays(nodes, pods, seeds, policies, sample=options.sample):
         found.append(one)
         if options.output == "json":
             print(as_json(trace, one), flush=True)
@@ -176,6 +186,8 @@ def _replay_file(
         f"{trace}: {len(nodes):,} nodes, {sum(node.gpus for node in nodes):,} GPUs, {len(pods):,} pods; "
         f"{REQUESTED_PERCENT} % of the GPUs requested; seeds {' '.join(map(str, seeds))}"
     )
+    if options.sample is not None:
+        title += f"; {options.sample:,} nodes offered to leeboard at a time"
     traced = Traced(trace, title, found)
     if options.output == "text":
         print("\n".join(table(traced)), end="\n\n", flush=True)
@@ -188,9 +200,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pods", type=Path, required=True, nargs="+", metavar="FILE", help="pod lists (CSV)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43], metavar="N", help="one replay each")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES), help="by default all")
+    parser.add_argument(
+        "--sample", type=_sample, metavar="N", help="kube-scheduler offers leeboard N nodes at a time; by default all"
+    )
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="a line of JSON a replay")
     parser.add_argument("--plot", type=_picture, metavar="FILE", help="draw allocation over arrivals, such as a.svg")
     return parser.parse_args(arguments)
+
+
+def _sample(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS and int(text)):
+        raise argparse.ArgumentTypeError(f"{text[:LONGEST_SHOWN]!r} is no number of nodes; give a whole number from 1")
+    return int(text)
 
 
 def _picture(text: str) -> Path:

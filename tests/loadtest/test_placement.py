@@ -66,6 +66,12 @@ def test_table_has_means_errors_and_differences(capsys: pytest.CaptureFixture[st
     assert min(float(error), float(error_of_difference), float(speed.replace(",", ""))) >= 0
 
 
+def test_title_tells_the_size_of_the_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--seeds", "1", "--policies", "leeboard", "--sample", "5") == 0
+
+    assert "; seeds 1; 5 nodes offered to leeboard at a time" in capsys.readouterr().out.splitlines()[0]
+
+
 def test_one_seed_has_no_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--seeds", "1", "1", "--policies", "random") == 0
 
@@ -123,6 +129,8 @@ def test_missing_file_is_refused_with_advice(tmp_path: Path, capsys: pytest.Capt
     [
         (("--policies", "consolidating"), "invalid choice: 'consolidating' (choose from"),
         (("--seeds", "one"), "invalid int value: 'one'"),
+        (("--sample", "0"), "'0' is no number of nodes; give a whole number from 1"),
+        (("--sample", "9" * 5000), "is no number of nodes; give a whole number from 1"),
         (("--plot", "a.txt"), "'a.txt' is no picture; name a file that ends in .svg, .png, .pdf"),
     ],
 )
