@@ -77,12 +77,19 @@ class LeeboardPlacer:
     def _seats(self, pod: Pod) -> Sequence[Assignment] | None:
         """Take the best node, or the best offered one, as filter does where the planned node is not offered.
 
-        A pod that shares a GPU is nominated for its planned node, and kube-scheduler looks at that node first.
+        Some pods are nominated for their planned node, and kube-scheduler looks at that node first: those that share a
+        GPU, and those without GPUs where only nodes with GPUs are offered.
         """
         if self._offers is None or pod.sharing is not None:
             return self._state.place([pod])
         # For whole GPUs, kube-scheduler's own filters know what is free.
-        return self._state.place([pod], where=Where(within=self._offers.of(self._state.allowed(pod))))
+        passing = self._state.allowed(pod)
+        offered = self._offers.of(passing)
+        if not pod.request.gpu_milli:
+            without = passing & ~self._state.snapshot.nodes.has_gpus
+            if without.any() and not (without & offered).any():
+                return self._state.place([pod])
+        return self._state.place([pod], where=Where(within=offered))
 
     def _learn(self) -> None:
         """Begin a new plan with the typical mix of what has arrived so far, when it is due."""

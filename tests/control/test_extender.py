@@ -203,6 +203,45 @@ async def test_a_reserved_node_outside_a_sample_is_nominated() -> None:
         assert await world.filter(pod, "promised", nominated="promised") == fits("promised")
 
 
+async def test_a_pod_without_gpus_is_nominated_for_its_node_without_gpus_outside_a_sample_of_gpu_nodes() -> None:
+    async with living() as world:
+        world.nodes("spare", gpus=0)
+        world.nodes(*SAMPLE)
+        pod = world.pod("one", gpus=0)
+        await passes(1)
+
+        assert await world.filter(pod, *SAMPLE) == Refused(Reason.DECIDING)
+        await passes(1)
+
+        assert world.cluster.nominations == [("one-0", "spare")]
+        assert await world.filter(pod, "spare", nominated="spare") == fits("spare")
+
+
+async def test_a_pod_without_gpus_moves_to_a_gpu_node_where_kube_scheduler_refuses_its_own() -> None:
+    async with living() as world:
+        world.nodes("spare", gpus=0)
+        world.nodes(*SAMPLE)
+        nominated, shown_all = world.pod("nominated", gpus=0), world.pod("shown-all", gpus=0)
+        await passes(1)
+        await world.filter(nominated, *SAMPLE)
+        await passes(1)
+
+        assert isinstance(await world.filter(nominated, *SAMPLE, nominated="spare"), Fits)
+        assert isinstance(await world.filter(shown_all, *SAMPLE[1:]), Fits)
+
+
+async def test_a_pod_without_gpus_moves_to_an_offered_node_without_gpus() -> None:
+    async with living() as world:
+        world.nodes("first", "second", gpus=0)
+        world.nodes(*SAMPLE)
+        pod = world.pod("one", gpus=0)
+        await passes(1)
+        (other,) = {"first", "second"} - {world.promised(pod)}
+
+        assert await world.filter(pod, *SAMPLE, other) == fits(other)
+        assert world.cluster.nominations == []
+
+
 @pytest.mark.parametrize("labels", [{}, {"kai.scheduler/subgroup-name": "stray"}], ids=["plain", "stray label"])
 @pytest.mark.parametrize("level", ["requiredTopologyLevel", "preferredTopologyLevel"])
 async def test_a_reservation_moves_only_inside_the_rack_of_its_gang(level: str, labels: dict[str, str]) -> None:

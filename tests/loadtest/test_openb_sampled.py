@@ -51,3 +51,12 @@ def test_only_a_pod_that_shares_a_gpu_gets_its_planned_node_outside_the_sample(p
     planned, moved = everywhere.place(pod), sampled.place(pod)
 
     assert (planned and planned.column, moved and moved.column) == (1, column)
+
+
+def test_a_pod_without_gpus_stays_off_the_gpu_nodes_of_a_sample() -> None:
+    without = EMPTY._replace(name="without", gpus=0, model="")
+    placer = LeeboardPlacer([EMPTY, SMALL, without], [], 1, sample=1)
+
+    found = [placer.place(OpenbPod(8_000, 1024, 0, 0, ())) for _ in range(3)]
+
+    assert [place and place.column for place in found] == [2, 2, 0]

@@ -194,7 +194,12 @@ class Extender:
         if not self._planning.effort.can_look_at(pod, constraints):
             return None  # It is planned again beside the event loop if its node is refused.
         places = self._cache.snapshots.places_without(pod, held.node)
-        return planner.move_one(places, pod, held.node, question.offered, self._policy, constraints=constraints)
+        # A sample may have no node without GPUs. A pod is nominated only once for that cause.
+        is_sample = len(question.offered) >= ALWAYS_COMPLETE_BELOW
+        spares_gpus = is_sample and decode.nominated_node(question.pod) != held.node
+        return planner.move_one(
+            places, pod, held.node, question.offered, self._policy, constraints=constraints, spares_gpus=spares_gpus
+        )
 
     def _learn_refusal(self, held: Reservation) -> FilterAnswer:
         self._cache.findings.refuse_node(held.pod, held.node)

@@ -16,7 +16,7 @@ from app.model.names import GroupKey, NodeName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
 from app.model.reason import Refusal
-from app.model.resources import Amounts
+from app.model.resources import CPU, Amounts
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.explain.unsatisfiable import judged
 from app.scheduling.placement import score
@@ -111,15 +111,20 @@ def move_one(  # noqa: PLR0913 - one question: the pod, its node and the offered
     policy: Policy = DEFAULT_POLICY,
     *,
     constraints: Sequence[TopologyConstraint] = (),
+    spares_gpus: bool = False,
 ) -> NodeName | None:
     """Return the best offered node with room for the pod in place of its own node. Return None when none has room.
 
-    The node is in the same domains as the pod's own node, for the topology constraints given here.
+    The node is in the same domains as the pod's own node, for the topology constraints given here. `spares_gpus`: a pod
+    that uses no GPU does not move from a node without GPUs to a node with GPUs.
     """
     board = PlacementState(snapshot, policy.strategy)
     allowed = board.allowed(pod) & snapshot.nodes.mask(offered)
     if constraints:
         allowed &= same_domains(node, constraints, snapshot.nodes, snapshot.topologies)
+    column = snapshot.nodes.index.get(node)
+    if spares_gpus and score.axis(pod) == CPU and column is not None and not snapshot.nodes.has_gpus[column]:
+        allowed &= ~snapshot.nodes.has_gpus
     return board.choose(pod, allowed)
 
 
