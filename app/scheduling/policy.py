@@ -35,8 +35,8 @@ class Policy:
     """Selects the queue whose reclaim min-runtime counts where several queues on the line set one."""
     patience_s: float = 0.0
     """The longest time for which a PodGroup waits for room that its queue is owed beyond its deserved share. After that
-    time, pods may lose more work for the PodGroup than it has waited for. Where pods only move, the
-    longest time is `patience.MOVES` times as long, for consolidation in every queue. 0 means no such wait.
+    time, pods may lose more work for the PodGroup than it has waited for. Where pods only move, the longest time is
+    `patience.MOVES` times as long, for consolidation in every queue. 0 means no such wait.
     """
     ageing_s: float | None = 120.0
     """From this age on the oldest PodGroup without room has nodes withheld for it; None: age does not count."""
