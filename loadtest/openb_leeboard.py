@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.cluster.state.arrivals import Arrivals
+from app.cluster.state.pod_arrivals import PodArrivals
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import ANYWHERE, PPM, Constraint, Operator, Pod, Requirement, Sharing
@@ -58,7 +58,7 @@ class LeeboardPlacer:
         self._offers = None if sample is None else Offers(sample)
         self._state = PlacementState(_empty(nodes), Strategy())
         self._arrived = 0
-        self._arrivals = Arrivals()
+        self._arrivals = PodArrivals()
         self._waiting: dict[GroupKey, PodGroup] = {}
         self._requests: dict[OpenbPod, tuple[Resources, Sharing | None, Constraint]] = {}
 

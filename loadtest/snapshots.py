@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.cluster.state.arrivals import Arrivals
+from app.cluster.state.pod_arrivals import PodArrivals
 from app.model.layout import Layout
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -81,7 +81,7 @@ def snapshot(nodes: int, groups: Iterable[PodGroup], deserved: dict[str, int]) -
 
 def learnt(made: Snapshot) -> Snapshot:
     """Add the typical mix that Leeboard learns from these pods."""
-    arrivals, nodes = Arrivals(), made.nodes
+    arrivals, nodes = PodArrivals(), made.nodes
     for group in made.running.values():
         for one in group.placed:
             arrivals.note_start(one.pod, nodes.device_memory_mib.item(nodes.index[one.node]))

@@ -16,9 +16,9 @@ from app.cluster.ledger.nodes import Nodes, NodeSource
 from app.cluster.ledger.reservations import Reservations
 from app.cluster.queues.tree import Queues
 from app.cluster.queues.usage import UsageHistory
-from app.cluster.state.arrivals import Arrivals
 from app.cluster.state.findings import SchedulerFindings
 from app.cluster.state.payers import Payers
+from app.cluster.state.pod_arrivals import PodArrivals
 from app.cluster.state.pods import KnownPods
 from app.cluster.state.promises import Promises
 from app.cluster.state.room import Room
@@ -73,7 +73,7 @@ class ClusterCache:
         """Reserves nodes for pods."""
         self.findings = SchedulerFindings(self.pods, self.groups)
         self.unread = UnreadPods(self.nodes)
-        self._arrivals = Arrivals()
+        self._arrivals = PodArrivals()
         self._payers = Payers()
         self.snapshots = Snapshots(
             changes=self.changes,

@@ -9,9 +9,9 @@ from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import Nodes
 from app.cluster.queues.tree import Queues
 from app.cluster.queues.usage import UsageHistory
-from app.cluster.state.arrivals import Arrivals
 from app.cluster.state.findings import SchedulerFindings
 from app.cluster.state.labelled import LabelledPods
+from app.cluster.state.pod_arrivals import PodArrivals
 from app.cluster.state.topologies import Topologies
 from app.cluster.state.unread import UnreadPods
 from app.model.names import NodeName
@@ -37,7 +37,7 @@ class Snapshots:
         labelled: LabelledPods,
         findings: SchedulerFindings,
         unread: UnreadPods,
-        arrivals: Arrivals,
+        arrivals: PodArrivals,
     ) -> None:
         self._changes = changes
         self._groups = groups

@@ -33,7 +33,7 @@ _ONE = 1024
 """One pod, in the unit of the counts."""
 
 
-class Arrivals:
+class PodArrivals:
     """Counts the pods that start, and makes a new mix each time their number, or that of the nodes, has grown."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.state import arrivals
+from app.cluster.state import pod_arrivals as arrivals
 from app.cluster.state.cache import ClusterCache
 from app.model.mix import TypicalMix, TypicalPod
 from app.model.names import NodeName
@@ -166,7 +166,7 @@ def test_the_rooms_are_the_nodes_with_room_for_one_more() -> None:
     assert rooms[TypicalPod(1024, 0, 1, 600)] == 0
 
 
-def counted(started: arrivals.Arrivals) -> dict[TypicalPod, int]:
+def counted(started: arrivals.PodArrivals) -> dict[TypicalPod, int]:
     node = given.snapshot([given.node("n", cpu=4000)], [], [])
     mix = started.mix(node)
     assert mix is not None
@@ -175,7 +175,7 @@ def counted(started: arrivals.Arrivals) -> dict[TypicalPod, int]:
 
 def test_old_pods_count_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "MOST_COUNTED", 100)
-    started = arrivals.Arrivals()
+    started = arrivals.PodArrivals()
     for number in range(100):
         started.note_start(given.pod(f"old{number}", gpus=2), 1000)
     for number in range(500):
@@ -188,7 +188,7 @@ def test_old_pods_count_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_many_rare_kinds_are_bounded_and_erase_no_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "MOST_KINDS", 10)
-    started = arrivals.Arrivals()
+    started = arrivals.PodArrivals()
     for number in range(100):
         started.note_start(given.pod(f"honest{number}", gpus=2), 1000)
     for number in range(3000):
@@ -201,7 +201,7 @@ def test_many_rare_kinds_are_bounded_and_erase_no_common_one(monkeypatch: pytest
 
 
 def test_the_mix_is_made_again_as_often_after_a_million_pods() -> None:
-    started, node = arrivals.Arrivals(), given.snapshot([given.node("n")], [], [])
+    started, node = arrivals.PodArrivals(), given.snapshot([given.node("n")], [], [])
     pod = given.pod("p")
     for _ in range(50_000):
         started.note_start(pod, 1000)
