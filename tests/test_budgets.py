@@ -192,12 +192,12 @@ def test_a_plan_makes_the_same_number_of_calls_per_podgroup_however_many_are_pen
 @pytest.mark.parametrize(
     ("most", "pods", "snapshot"),
     [
-        (201, 500, lambda: lone_pods(250, 500)),
+        (230, 500, lambda: lone_pods(250, 500)),
         (128, 500, lambda: lone_pods(250, 500, gpus=9)),
         (169, 400, lambda: waiting(400, gpus=1)),
-        (106, 500, lambda: gangs(250, 25, pods=20)),
+        (118, 500, lambda: gangs(250, 25, pods=20)),
         (51, 400, lambda: waiting(400, gang=20, gpus=1)),
-        (158, 400, lambda: racks(320, 20, pods=20)),
+        (166, 400, lambda: racks(320, 20, pods=20)),
         (287, 480, lambda: halves(480)),
     ],
     ids=["lone", "fit nowhere", "mostly no room", "gangs", "gangs, mostly no room", "gangs in racks", "halves of GPUs"],

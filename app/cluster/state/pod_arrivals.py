@@ -80,7 +80,7 @@ class PodArrivals:
 
 
 def _gpu_nodes(nodes: NodeTable) -> int:
-    return int(np.count_nonzero(nodes.has_gpus))
+    return int(np.count_nonzero(nodes.allocatable[GPU]))
 
 
 def _assumed(nodes: NodeTable) -> TypicalPod | None:
@@ -88,7 +88,9 @@ def _assumed(nodes: NodeTable) -> TypicalPod | None:
 
     It requests one GPU, with half of the CPU and memory that GPU nodes have per GPU.
     """
-    cpu_milli, memory_bytes, gpu_milli, _ = (int(amount) for amount in nodes.allocatable[:, nodes.has_gpus].sum(axis=1))
+    cpu_milli, memory_bytes, gpu_milli, _ = (
+        int(amount) for amount in nodes.allocatable[:, nodes.allocatable[GPU] > 0].sum(axis=1)
+    )
     gpus = gpu_milli // GPU_MILLI
     return TypicalPod(cpu_milli // 2 // gpus, memory_bytes // 2 // gpus, 1, GPU_MILLI) if gpus else None
 

@@ -12,6 +12,8 @@ All costs are integers. They follow from sums, products, quotients and square ro
 rounds alike, and from one table.
 """
 
+# ruff: noqa: FURB136 - each change of a node in a plan calls the functions for one node: min and max are calls
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -91,13 +93,15 @@ class Demand:
         """Return the same for one node."""
         if self.mean < _NOTHING:
             return 0
-        deviation = sqrt(self.variance * max(gpu_milli, 1))
-        z = (self.mean * gpu_milli - free) / deviation
-        at = (min(max(z, -_FARTHEST), _FARTHEST) + _FARTHEST) * _STEPS
-        step = int(at)
-        lower = _LOSS_LIST[step]
-        loss = z if z > _FARTHEST else lower + (at - step) * (_LOSS_LIST[step + 1] - lower)
-        return floor(min(deviation * loss / self.mean, gpu_milli) * (UNIT * _SHORTAGE_WEIGHT) + 0.5)
+        deviation = sqrt(self.variance * (gpu_milli or 1))
+        z = loss = (self.mean * gpu_milli - free) / deviation
+        if z <= _FARTHEST:
+            at = (z + _FARTHEST) * _STEPS if z > -_FARTHEST else 0.0
+            step = int(at)
+            lower = _LOSS_LIST[step]
+            loss = lower + (at - step) * (_LOSS_LIST[step + 1] - lower)
+        lost = deviation * loss / self.mean
+        return int((lost if lost < gpu_milli else gpu_milli) * (UNIT * _SHORTAGE_WEIGHT) + 0.5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +126,8 @@ class ExpectedUse:
 
     def shortage(self, gpu_milli: int, cpu_milli: int, memory_bytes: int) -> int:
         """Return the same for one node."""
-        return max(self.cpu.shortage(gpu_milli, cpu_milli), self.memory.shortage(gpu_milli, memory_bytes))
+        by_cpu, by_memory = self.cpu.shortage(gpu_milli, cpu_milli), self.memory.shortage(gpu_milli, memory_bytes)
+        return by_cpu if by_cpu > by_memory else by_memory
 
 
 @lru_cache(maxsize=8)

@@ -3,6 +3,8 @@
 Of nodes that lose the same, the fullest is best. All amounts are those after all terminating pods are gone.
 """
 
+# ruff: noqa: FURB136 - each change of a node in a plan calls the functions for one node: min and max are calls
+
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -118,16 +120,17 @@ class PackingCosts:
 
     def cost_at(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources, column: int) -> int:
         """Return the same as `costs` for one node."""
-        use, future = self._use, stock.future
+        use = self._use
         whole, parts, milli, worth = self._left_at(column, stock)
         taken = self._taken(amounts)
         opened = amounts[GPU] // GPU_MILLI
         if sharing is not None:
             opened, gained, taken = self._shared_at(sharing, whole, stock, column)
             parts += gained
-        milli = max(milli - taken, 0)
-        cpu = max(future.item(CPU, column) - amounts[CPU], 0)
-        memory = max(future.item(MEMORY, column) - amounts[MEMORY], 0)
+        milli = milli - taken if milli > taken else 0
+        cpu, memory = stock.future[: MEMORY + 1, column].tolist()
+        cpu = cpu - amounts[CPU] if cpu > amounts[CPU] else 0
+        memory = memory - amounts[MEMORY] if memory > amounts[MEMORY] else 0
         after = use.whole_list[max(whole - opened, 0)] + parts - use.shortage(milli, cpu, memory)
         capacity: tuple[int, int] = self._cpu.item(column), self._gpu.item(column)
         free = min(cpu * _SHARE // capacity[0], _SHARE) + min(milli * _SHARE // capacity[1], _SHARE)
@@ -135,8 +138,9 @@ class PackingCosts:
         return min(max(_OFFSET + lost * _TIE + free, 0), _MOST)
 
     def _left_at(self, column: int, stock: FreeResources) -> _Left:
-        use, future, full = self._use, stock.future, self._parts.item(column)
-        milli = max(future.item(GPU, column), 0)
+        use, full = self._use, self._parts.item(column)
+        cpu, memory, milli, *_ = stock.future[:, column].tolist()
+        milli = milli if milli > 0 else 0
         whole, parts = min(milli // GPU_MILLI, MOST_GPUS), 0
         for device in stock.devices.at(column):
             if 0 < device.future < full:
@@ -144,10 +148,10 @@ class PackingCosts:
                 parts += use.part_list[left]
                 milli += left
         for row, unit in self._rows:
-            milli += min(max(future.item(row, column), 0), _MOST_MILLI) * unit
-        milli = min(milli, _MOST_MILLI)
-        cpu, memory = max(future.item(CPU, column), 0), max(future.item(MEMORY, column), 0)
-        return whole, parts, milli, use.whole_list[whole] + parts - use.shortage(milli, cpu, memory)
+            milli += min(max(stock.future.item(row, column), 0), _MOST_MILLI) * unit
+        milli = milli if milli < _MOST_MILLI else _MOST_MILLI
+        short = use.shortage(milli, cpu if cpu > 0 else 0, memory if memory > 0 else 0)
+        return whole, parts, milli, use.whole_list[whole] + parts - short
 
     def _shared_at(self, sharing: Sharing, whole: int, stock: FreeResources, column: int) -> tuple[int, int, int]:
         part, full, need = self._use.part_list, self._parts.item(column), stock.devices.need(sharing, column)
