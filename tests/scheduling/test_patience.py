@@ -209,6 +209,30 @@ def test_the_message_of_a_pod_for_which_no_move_pays_says_so() -> None:
     )
 
 
+def test_a_pod_that_is_like_it_and_new_does_not_hide_how_long_a_pod_has_waited() -> None:
+    snapshot, policy = in_two_halves(), replace(PATIENT, ageing_s=None)
+    (key,) = snapshot.groups
+    new = replace(waiting("new", "owed", gpus=8), created_at=START - 1000.0)
+    both = replace(snapshot, groups={**snapshot.groups, new.key: new})
+    memory = replace(NO_MEMORY, waiting_since={key: (START - 500.0, False), new.key: (START, False)})
+
+    alone = plan(
+        snapshot, policy, now=START + 1.0, memory=replace(NO_MEMORY, waiting_since={key: (START - 500.0, False)})
+    )
+
+    assert len(alone.evictions) == 1
+    assert len(plan(both, policy, now=START + 1.0, memory=memory).evictions) == 1
+
+
+def test_a_min_runtime_is_not_reported_as_work_that_is_too_dear() -> None:
+    snapshot, policy = in_two_halves(ran_s=1.0), replace(PATIENT, consolidate_min_runtime_s=3600.0)
+    first = plan(snapshot, policy, now=START)
+    made = plan(snapshot, policy, now=START + 400.0, memory=first.memory)
+
+    (refusal,) = (made.refusals[key] for key in snapshot.groups)
+    assert "no pod is moved" not in refusal.sentence
+
+
 def test_a_plan_without_memory_starts_to_count_the_time_waited() -> None:
     made = plan(in_two_halves(), PATIENT, now=START + 5000.0, memory=NO_MEMORY)
 

@@ -22,6 +22,7 @@ from app.model.reason import OfVictims
 from app.model.resources import QUOTA_AXES
 from app.scheduling.explain.holders import HolderKind, Holders
 from app.scheduling.preemption.minruntime import Protection
+from app.scheduling.preemption.patience import MOVES
 from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.accounts import Account, Quantities, quantities
 from app.scheduling.queues.reclaimable import Judgement
@@ -38,8 +39,6 @@ CAUSES = (NOT_PREEMPTIBLE, PRIORITY, NO_PREEMPT, FAIR_SHARE, NO_RECLAIM, MIN_RUN
 """In the order in which they appear in the sentence."""
 
 NOTHING_FOUND = "no pod is evicted for it because no evictable pods were found that would make enough room"
-
-NO_MOVE = "no pod is moved for it until it has waited for as much work as the moved pods would lose"
 
 
 class Unevicted:
@@ -71,7 +70,10 @@ class Unevicted:
         if Action.RECLAIM in too_dear:
             return OfVictims(clause=_too_dear(patience_s))
         found = self._of(group, pods, kinds)
-        return replace(found, clause=f"{found.clause}; {NO_MOVE}") if Action.CONSOLIDATE in too_dear else found
+        if Action.CONSOLIDATE not in too_dear:
+            return found
+        clauses = () if found.clause == NOTHING_FOUND else (found.clause,)
+        return replace(found, clause="; ".join((*clauses, _no_move(patience_s * MOVES))))
 
     def _of(self, group: PodGroup, pods: Sequence[Pod], kinds: Sequence[HolderKind]) -> OfVictims:
         request = quantities(self._state.most_request(pods))
@@ -148,6 +150,13 @@ def _has_its_share(
     )
     more = f", and {_listed(said)}" if said else ""
     return OfVictims(clause=clause + more, details={"queue": account.name, **told})
+
+
+def _no_move(longest_s: float) -> str:
+    return (
+        "no pod is moved for it until it has waited for as much work as the moved pods would lose, or for "
+        f"{longest_s:g} s"
+    )
 
 
 def _too_dear(patience_s: float) -> str:

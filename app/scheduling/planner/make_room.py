@@ -74,7 +74,10 @@ class RoomMaking:
         return False
 
     def _waiting_since(self, *, claimed: bool) -> Mapping[GroupKey, float]:
-        """Return the pending time of groups that may get victims: the groups that are owed room, or all if none is."""
+        """Return since when groups wait that may get victims: the groups that are owed room, or all if none is.
+
+        Groups that are alike wait since the first of them: one search answers for all of them.
+        """
         before, now = self._draft.memory.waiting_since, self._draft.now
         for key, group in self._draft.waiting.items():
             borrows = lending.borrows(self._state, group)
@@ -82,7 +85,13 @@ class RoomMaking:
                 # Time spent as a borrower does not count for room that the queue is owed.
                 known, has_borrowed = before.get(key, (now, borrows))
                 self._since[key] = known if borrows == has_borrowed else now, borrows
-        return {key: since for key, (since, _) in self._since.items()}
+        likeness, first = (
+            {key: self._draft.likeness(self._draft.waiting[key]) for key in self._since},
+            dict[Likeness, float](),
+        )
+        for key, (since, _) in self._since.items():
+            first[likeness[key]] = min(since, first.get(likeness[key], since))
+        return {key: first[likeness[key]] for key in self._since}
 
     def _remember_patience(self, asks_again_at: float) -> None:
         """Pass the pending times to the next plan, and make it search again when a group has waited long enough."""

@@ -259,9 +259,11 @@ class Evictable:
                 found &= ~self._bare
             now, most = scope.worked
             if most < inf:
-                # A PodGroup that may lose a part of its pods loses less; one that has no start has done no work.
+                # A PodGroup that may lose a part of its pods loses less; one that has no start has done no work. What a
+                # part of a GPU costs depends on the other pods of the GPU, so pods with parts are not judged here.
                 ran_s = np.where(np.isfinite(self.started_at), now - self.started_at, 0.0)
-                found &= ~(self.whole & (ran_s * self.charges()[GPU] > most))
+                sharers = np.bincount(self.rows.group, weights=self.rows.shares, minlength=len(self.ids)) > 0
+                found &= ~(self.whole & ~sharers & (ran_s * self.charges()[GPU] > most))
             if len(self._scopes) >= MOST_SCOPES:
                 self._scopes.clear()
             self._scopes[scope] = found

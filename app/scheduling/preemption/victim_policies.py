@@ -49,9 +49,11 @@ class Consolidate:
         most = self.patience.most_lost(group, quantities(state.most_request(pods)))
         if most == inf:
             return (every,)
-        if bound.candidates(state.board, pods, prospects.most(state, every)).any():
+        limited = replace(every, worked=(self.patience.now, most))
+        is_limiting = (state.evictable.any_of((every,)) & ~state.evictable.any_of((limited,))).any()
+        if is_limiting and bound.candidates(state.board, pods, prospects.most(state, every)).any():
             self.patience.find_too_dear(group)
-        return (replace(every, worked=(self.patience.now, most)),)
+        return (limited,)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return that groups may be moved after their min-runtime, if their pods are recreated elsewhere."""
