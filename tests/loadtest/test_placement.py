@@ -143,23 +143,6 @@ def test_unknown_values_are_refused_with_the_known_ones(
     assert said in capsys.readouterr().err
 
 
-def test_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "allocation.svg"
-
-    assert run("--seeds", "1", "--policies", "bestfit", "--plot", picture) == 0
-
-    assert "<svg" in picture.read_text()
-
-
-def test_plot_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-
-    assert run("--seeds", "1", "--policies", "bestfit", "--plot", tmp_path / "none" / "a.svg") == 1
-
-    assert "a.svg cannot be written: No such file or directory. Name another file" in capsys.readouterr().err
-
-
 def test_plot_without_matplotlib_is_refused_before_the_first_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
