@@ -166,6 +166,11 @@ def test_the_rooms_are_the_nodes_with_room_for_one_more() -> None:
     assert rooms[TypicalPod(1024, 0, 1, 600)] == 0
 
 
+def start(started: arrivals.PodArrivals, pods: int, *, gpus: int) -> None:
+    for number in range(pods):
+        started.note_start(given.pod(f"{gpus}-{number}", gpus=gpus), 1000)
+
+
 def counted(started: arrivals.PodArrivals) -> dict[TypicalPod, int]:
     node = given.snapshot([given.node("n", cpu=4000)], [], [])
     mix = started.mix(node)
@@ -176,10 +181,8 @@ def counted(started: arrivals.PodArrivals) -> dict[TypicalPod, int]:
 def test_old_pods_count_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "MOST_COUNTED", 100)
     started = arrivals.PodArrivals()
-    for number in range(100):
-        started.note_start(given.pod(f"old{number}", gpus=2), 1000)
-    for number in range(500):
-        started.note_start(given.pod(f"new{number}", gpus=3), 1000)
+    start(started, 100, gpus=2)
+    start(started, 500, gpus=3)
 
     found = counted(started)
     assert found[TWO] == 100 * 1024 // 64
@@ -189,8 +192,7 @@ def test_old_pods_count_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_rare_kinds_are_bounded_and_erase_no_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "MOST_KINDS", 10)
     started = arrivals.PodArrivals()
-    for number in range(100):
-        started.note_start(given.pod(f"honest{number}", gpus=2), 1000)
+    start(started, 100, gpus=2)
     for number in range(3000):
         started.note_start(given.pod(f"junk{number}", gpus=3 + number % 6, cpu=number), 1000)
         started.note_start(given.pod(f"free{number}", gpus=0, cpu=number), 1000)

@@ -126,15 +126,15 @@ class Ranks:
         self._connections = Connections(snapshot)
 
     def _packing_for(self, wish: Wish) -> PackingCosts | None:
-        """Return the costs by expected use; None where the strategy decides, as for the place of evicted pods.
+        """Return the costs by expected use. Return None where the free amount decides.
 
-        Victims are chosen for one node. Another node that is better by expected use would have to be searched again.
+        It decides for pods that wait for evictions, too: their victims were chosen for one node.
         """
         return None if wish.waits else self._packing
 
     def _fills_shared_for(self, wish: Wish) -> bool:
-        """Whether a device in shared use comes first. In the expected use, the rest of a new device counts already."""
-        return wish.sharing is not None and self._fills_shared and self._packing_for(wish) is None
+        """Whether a device in shared use comes first for a part. The expected use counts the rest of a new device."""
+        return self._fills_shared and self._packing_for(wish) is None
 
     def costs(self, wish: Wish, stock: FreeResources) -> Amounts:
         """Return the cost of each node, shape [node]; the lowest is best."""
