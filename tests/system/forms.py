@@ -29,6 +29,7 @@ from tests.system.waiting import eventually
 
 NEEDS_A_KUBELET = {"Deployment", "DaemonSet", "Pod", "PodDisruptionBudget", "NetworkPolicy"}
 WITHOUT_NAME = "never-created"
+DEFAULT_QUEUE = "default-queue"
 IN_FORCE_WITHIN_S = 30.0
 
 
@@ -98,6 +99,19 @@ class Deployed:
         """Return why Leeboard says that a pod is pending: reason and message; nothing when it is not pending."""
         answer = httpx.get(f"{self.operations}/api/v1/pods/default/{name}", headers=self.bed.reading(), timeout=5.0)
         return {} if answer.is_error else answer.json()["why"] or {}
+
+    def gpus(self, node: str) -> Object:
+        """Return what Leeboard knows of the GPUs of a node; nothing while it has no report of the node's agent."""
+        answer = httpx.get(f"{self.operations}/api/v1/gpus/{node}", headers=self.bed.reading(), timeout=5.0)
+        return {} if answer.is_error else answer.json()
+
+    def has_free_gpu(self, node: str) -> bool:
+        """Return whether Leeboard would place a pod with a whole GPU on a node now; nothing is reserved."""
+        # Leeboard answers a pod without a uid as a question only.
+        question = {"Pod": pod("question", gpus=1, queue=DEFAULT_QUEUE), "NodeNames": [node], "Nodes": None}
+        answer = httpx.post(f"http://{HOST}:{self.ports['webhook']}/filter", json=question, timeout=5.0).json()
+        assert not answer.get("Error"), answer
+        return bool(answer["NodeNames"])
 
     def metric(self, line: str) -> float:
         """Return the sum of the samples whose lines begin with this text."""

@@ -1,7 +1,8 @@
 """Simulated GPUs: for each node named `gpu-...` the kubelet's device plugin, and the agent that publishes its GpuNode.
 
 It runs beside kwok, like a kubelet: pods with whole GPUs start when they have got devices, and fail if there are none.
-Tests inject faults by the methods of `DevicePlugins`, and compare with its devices and holders.
+Tests inject faults by the methods of `DevicePlugins`, and compare with its devices and holders. Beside a Leeboard, a
+fault returns when Leeboard has read it: whether a pod that is created next may be placed there is then certain.
 """
 
 import threading
@@ -24,6 +25,7 @@ from tests.system.following import GONE, Following
 from tests.system.identities import User
 from tests.system.kubelets import Holder, Kubelet, Slot, running
 from tests.system.machines import GPU, SIMULATED
+from tests.system.reports import ReportReader, wait_until_full, wait_until_read
 from tests.system.shares import is_over, node_of, path_of_pod, whole_gpus
 
 GPU_NODES = "/apis/leeboard.dev/v1alpha1/gpunodes"
@@ -41,9 +43,11 @@ class Uuids(Enum):
 class DevicePlugins:
     """The device plugins and agents of all simulated GPU nodes; use it as a context manager beside a running bed."""
 
-    def __init__(self, bed: Bed, *, chance: Random | None = None) -> None:
+    def __init__(self, bed: Bed, *, chance: Random | None = None, leeboard: ReportReader | None = None) -> None:
+        """`leeboard`: the running Leeboard that faults wait for; None: they wait for none."""
         self._api = bed.api(User.KWOK)
         self._agents = Agents(bed)
+        self._leeboard = leeboard
         # Which of the free devices a pod gets; None: the first ones.
         self._chance = chance
         # Everything below is written under `_changed`, by the followers' threads and by the faults of a test.
@@ -112,36 +116,35 @@ class DevicePlugins:
         """Restart a node: the kubelet admits its pods before the plugin runs, so pods with whole GPUs fail.
 
         Pods that share start again with their earlier environment. The plugin starts after that, with every device
-        free.
+        free. When the devices are the same, Leeboard shows nothing by which it could be waited for: wait for what it
+        does.
         """
-        with self._changed:
-            kubelet = self._kubelets[node]
+
+        def restart(kubelet: Kubelet) -> None:
             kubelet.stop_plugin()
             for pod in self._pods_on(node):
                 if whole_gpus(pod) and not is_over(pod):
                     self._refuse(pod, "cannot allocate unregistered device nvidia.com/gpu")
             kubelet.start_anew(other_uuids=uuids is Uuids.OTHER)
-            self._mark(node)
-        self._tell_allocatable(node)
+
+        self._change(node, restart)
 
     @contextmanager
     def plugin_away(self, node: str) -> Iterator[None]:
         """Stop the device plugin: nothing is allocatable, new GPU pods are refused, running ones stay."""
         self._change(node, Kubelet.stop_plugin)
-        self._tell_allocatable(node)
         try:
             yield
         finally:
             self._change(node, Kubelet.start_plugin)
-            self._tell_allocatable(node)
 
     def lose(self, uuid: str) -> None:
         """Let a device fall off the bus: no report lists it any more, and the pod that holds it continues to run."""
         self._change_slot(uuid, lost=True)
 
-    def ail(self, uuid: str, reason: str) -> None:
+    def make_unhealthy(self, uuid: str, reason: str) -> None:
         """Make a device unhealthy; the plugin no longer offers it."""
-        self._change_slot(uuid, ailing=reason)
+        self._change_slot(uuid, unhealthy_reason=reason)
 
     def squat(self, uuid: str, mib: int) -> None:
         """Let processes of no pod use memory of a device."""
@@ -168,6 +171,7 @@ class DevicePlugins:
         with self._changed:
             self._silent.discard(node)
             self._mark(node)
+        self._wait_until_read(node)
 
     def blind(self, node: str, message: str) -> None:
         """Make every device unreadable for the agent of a node, as during a replacement of the driver."""
@@ -178,7 +182,7 @@ class DevicePlugins:
         self._change(node, Kubelet.show_devices)
 
     def report_after(self, delay_s: float) -> None:
-        """Delay the reports of all agents by this time."""
+        """Delay the reports of all agents by this time; a fault then takes as long."""
         with self._changed:
             self._report_delay_s = delay_s
             self._changed.notify_all()
@@ -187,15 +191,28 @@ class DevicePlugins:
         with self._changed:
             change(self._kubelets[node])
             self._mark(node)
+        self._tell_allocatable(node)
+        self._wait_until_read(node)
 
     def _change_slot(self, uuid: str, **changes: object) -> None:
         with self._changed:
             slot = self._slot(uuid)
-            for name, value in changes.items():
-                setattr(slot, name, value)
             node = next(name for name, each in self._kubelets.items() if slot in each.slots)
-            self._mark(node)
-        self._tell_allocatable(node)
+        self._change(node, lambda _: slot.change(**changes))
+
+    def _wait_until_read(self, node: str) -> None:
+        if self._leeboard is None:
+            return
+        with self._changed:
+            is_silent, is_full = node in self._silent, not self._kubelets[node].allocatable
+        if not is_silent:
+            wait_until_read(self._leeboard, node, partial(self._reported, node))
+        if is_full:
+            wait_until_full(self._leeboard, node)
+
+    def _reported(self, node: str) -> Object:
+        with self._changed:
+            return self._kubelets[node].status(_now())
 
     def _slot(self, uuid: str) -> Slot:
         return next(slot for each in self._kubelets.values() for slot in each.slots if slot.uuid == uuid)

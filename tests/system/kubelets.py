@@ -32,7 +32,7 @@ class Slot:
     uuid: str
     holder: Holder | None = None
     lost: bool = False
-    ailing: str = ""
+    unhealthy_reason: str = ""
     foreign_mib: int = 0
     used: Mapping[Holder, int] = field(default_factory=dict)
     """Memory used by the processes of pods."""
@@ -40,7 +40,12 @@ class Slot:
     @property
     def is_offered(self) -> bool:
         """Whether the device plugin lists it as healthy."""
-        return not self.lost and not self.ailing
+        return not self.lost and not self.unhealthy_reason
+
+    def change(self, **fields: object) -> None:
+        """Set fields by their names."""
+        for name, value in fields.items():
+            setattr(self, name, value)
 
 
 class Kubelet:
@@ -161,8 +166,8 @@ class Kubelet:
                 "pciBusId": f"0000:{index + 16:02X}:00.0",
                 "numaNode": index // 4,
                 "memoryMiB": {"total": self._memory_mib, "used": self._used_mib(slot), "foreign": slot.foreign_mib},
-                "health": "Unhealthy" if slot.ailing else "Healthy",
-                "healthReason": slot.ailing,
+                "health": "Unhealthy" if slot.unhealthy_reason else "Healthy",
+                "healthReason": slot.unhealthy_reason,
                 "links": self._machine.links(uuids, index),
                 "pods": list(self._pods(slot)),
             }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 
 import httpx
@@ -52,10 +53,11 @@ class SharingCluster:
     # -- changes
 
     def add_gpu_nodes(self, number: int, *, gpus: int, machine: Machine = H100) -> list[str]:
-        """Create GPU nodes, and return their names when their agents have reported."""
+        """Create GPU nodes, and return their names when Leeboard has read the reports of their agents."""
         names = [f"{SIMULATED}s{next(_node_numbers):03}" for _ in range(number)]
         self.api.create_all(machine_node(name, gpus=gpus, machine=machine) for name in names)
-        eventually(lambda: self._reported() >= {*names}, within_s=WITHIN_S, what="the agents have reported")
+        for name in names:
+            eventually(partial(self._knows_gpus, name), within_s=WITHIN_S, what=f"Leeboard knows the GPUs of {name}")
         return names
 
     def add_cpu_nodes(self, number: int) -> None:
@@ -133,9 +135,8 @@ class SharingCluster:
         found = self.observer.breaches()
         assert not found, "\n".join(found)
 
-    def _reported(self) -> set[str]:
-        found = self.api.items(GPU_NODES)
-        return {one["metadata"]["name"] for one in found if one.get("status", {}).get("devices")}
+    def _knows_gpus(self, node: str) -> bool:
+        return bool(self.running.gpus(node).get("devices"))
 
     def clear(self) -> None:
         """Remove all pods; reservation pods are deleted by Leeboard if nothing is wrong."""
@@ -167,7 +168,8 @@ class Ground:
         for item in documents(DEFAULT_QUEUES):
             api.apply(item)
         try:
-            with DevicePlugins(bed) as plugins, GpuObserver(bed, grace_s=grace_s) as observer:
+            plugins = DevicePlugins(bed, leeboard=self.running)
+            with plugins, GpuObserver(bed, grace_s=grace_s) as observer:
                 cluster = SharingCluster(self.running, plugins, observer, self._scheduler_port)
                 yield cluster
                 cluster.check()

@@ -206,6 +206,7 @@ def test_no_gpu_is_opened_and_running_pods_stay_while_the_device_plugin_is_away(
     with cluster.plugins.plugin_away(node):
         cluster.api.create(sharer("b", "0.6"))
         cluster.wait_for_why("b", "GPU")
+        assert len(cluster.reservations()) == 1
         assert cluster.get("a")["status"]["phase"] == "Running"
 
     (late,) = cluster.wait_until_run("b")
@@ -234,7 +235,7 @@ def test_unhealthy_gpu_takes_no_new_pods_and_its_running_pods_stay(cluster: Shar
     cluster.add_gpu_nodes(1, gpus=3)
     (running,) = cluster.run(sharer("a", "0.3"))
 
-    cluster.plugins.ail(devices(running)[0], "XID 79")
+    cluster.plugins.make_unhealthy(devices(running)[0], "XID 79")
     (other,) = cluster.run(sharer("b", "0.3"))
 
     assert not same_device(running, other)

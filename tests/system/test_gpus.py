@@ -125,7 +125,7 @@ def test_no_gpu_is_allocatable_while_the_plugin_is_away_and_running_pods_keep_th
 def test_unhealthy_or_lost_device_is_not_allocatable(api: Api, plugins: DevicePlugins, node: str) -> None:
     first, second = plugins.uuids(node)
 
-    plugins.ail(first, "XID 79")
+    plugins.make_unhealthy(first, "XID 79")
     assert allocatable(api, node) == "1"
     report(api, node, lambda status: status["devices"][0]["healthReason"] == "XID 79")
     plugins.lose(second)
