@@ -30,6 +30,8 @@ from tests.system.waiting import eventually
 NEEDS_A_KUBELET = {"Deployment", "DaemonSet", "Pod", "PodDisruptionBudget", "NetworkPolicy"}
 WITHOUT_NAME = "never-created"
 DEFAULT_QUEUE = "default-queue"
+AMOUNTS = {"quota": "deserved", "limit": "limit"}
+"""The amounts of a queue that its owner writes, and their names in the read API."""
 IN_FORCE_WITHIN_S = 30.0
 
 
@@ -104,6 +106,15 @@ class Deployed:
         """Return what Leeboard knows of the GPUs of a node; nothing while it has no report of the node's agent."""
         answer = httpx.get(f"{self.operations}/api/v1/gpus/{node}", headers=self.bed.reading(), timeout=5.0)
         return {} if answer.is_error else answer.json()
+
+    def entitlement(self, queue: str) -> dict[str, int | None]:
+        """Return what Leeboard knows of the quota and the limit of a queue, in thousandths of a GPU.
+
+        None is unlimited; nothing is returned while Leeboard does not know the queue.
+        """
+        answer = httpx.get(f"{self.operations}/api/v1/queues", headers=self.bed.reading(), timeout=5.0)
+        found = [one for one in answer.raise_for_status().json()["items"] if one["name"] == queue]
+        return {kind: found[0][field]["gpuMilli"] for kind, field in AMOUNTS.items()} if found else {}
 
     def has_free_gpu(self, node: str) -> bool:
         """Return whether Leeboard would place a pod with a whole GPU on a node now; nothing is reserved."""

@@ -9,6 +9,7 @@ import orjson
 from click.testing import CliRunner
 
 from app.cli import main
+from app.model.resources import GPU_MILLI
 from tests.system.api import NODES, QUEUES, Api, Object, collection_of, gpu_node, path_of
 from tests.system.forms import Deployed
 from tests.system.identities import User
@@ -212,8 +213,15 @@ class StuckCluster(WorkloadCluster):
         self._gpus[node] = gpus
 
     def entitle(self, queue: str, **gpus: int) -> None:
-        """Change the quota or the limit of a queue, in GPUs."""
+        """Change the quota or the limit of a queue, in GPUs; return when Leeboard knows it."""
         self.api.patch(f"{QUEUES}/{queue}", {"spec": {"resources": {"gpu": gpus}}})
+        wanted = {name: None if number < 0 else number * GPU_MILLI for name, number in gpus.items()}
+        eventually(
+            lambda: self.running_form.entitlement(queue),
+            until=lambda known: known.items() >= wanted.items(),
+            within_s=WITHIN_S,
+            what=f"Leeboard knows {gpus} of queue {queue}",
+        )
 
     def untaint(self, node: str) -> None:
         """Remove every taint of a node."""

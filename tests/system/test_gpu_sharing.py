@@ -183,6 +183,8 @@ def test_every_gpu_share_is_placed_on_one_of_two_gpu_nodes_among_300_at_the_firs
 ) -> None:
     cluster.add_cpu_nodes(300)
     gpu_nodes = cluster.add_gpu_nodes(2, gpus=8)
+    # An attempt before kube-scheduler has seen the nodes would fail, whatever Leeboard does.
+    eventually(lambda: nodes_seen(cluster), until=lambda seen: seen == 302, within_s=30, what="all nodes are seen")
     attempts = attempts_by_result(cluster)
 
     made = cluster.run(*(sharer(f"half-{index}", "0.5") for index in range(32)))
@@ -191,6 +193,11 @@ def test_every_gpu_share_is_placed_on_one_of_two_gpu_nodes_among_300_at_the_firs
     assert all(cluster.sees(one)["main"][VISIBLE] for one in made)
     assert len(cluster.reservations()) == 16
     assert attempts_by_result(cluster) - attempts == Counter(scheduled=32 + 16)
+
+
+def nodes_seen(cluster: SharingCluster) -> float:
+    """Return how many nodes kube-scheduler knows."""
+    return cluster.told('scheduler_cache_size{type="nodes"}')
 
 
 def attempts_by_result(cluster: SharingCluster) -> Counter[str]:

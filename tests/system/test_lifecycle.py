@@ -126,7 +126,7 @@ def test_job_that_is_suspended_while_pending_or_running_starts_whole_when_resume
     cluster.wait_until_run("job-", 3)
     cluster.change(JOB, "job", {"suspend": True})
     cluster.wait_until_gone("job-")
-    assert cluster.waiting_groups() == []
+    cluster.wait_until_no_group_waits()
 
     cluster.change(JOB, "job", {"suspend": False})
     cluster.wait_until_run("job-", 3)

@@ -54,7 +54,7 @@ def test_suspended_workload_holds_nothing_and_runs_whole_when_it_is_resumed(
     cluster.submit({**item, "spec": {**item["spec"], **suspended}})
     cluster.submit(made.batch_job("other", POD, parallelism=3, queue=TEAM))
     cluster.wait_until_run("other-", 3)
-    assert cluster.waiting_groups() == []
+    cluster.wait_until_no_group_waits()
     cluster.withdraw(JOB, "other")
     cluster.change(kind, "x", resumed(suspended))
     cluster.wait_until_run("x", 3)
@@ -114,4 +114,4 @@ def test_job_that_ends_leaves_its_pods_and_no_pending_podgroup(cluster: Workload
         within_s=WITHIN_S,
         what="both Jobs end, one after the other",
     )
-    assert cluster.waiting_groups() == []
+    cluster.wait_until_no_group_waits()

@@ -95,6 +95,12 @@ class WorkloadCluster(WatchedCluster):
         items: list[Object] = answer.raise_for_status().json()["items"]
         return items
 
+    def wait_until_no_group_waits(self) -> None:
+        """Wait until no PodGroup is pending, according to Leeboard: its watches follow those of the test."""
+        eventually(
+            self.waiting_groups, until=lambda groups: groups == [], within_s=WITHIN_S, what="no PodGroup is pending"
+        )
+
     def wait_until_nothing_is_left(self) -> None:
         """Wait until there is no pod and no PodGroup, and Leeboard knows none."""
 
