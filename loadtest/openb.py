@@ -70,8 +70,22 @@ class OpenbPlace(NamedTuple):
     """The names of its GPUs on the node; may be empty for whole GPUs."""
 
 
+class Move(NamedTuple):
+    """A pod that was moved for another pod."""
+
+    pod: int
+    """The number of the moved pod's arrival; the first is 0."""
+    beneficiary: int
+    """The number of the other pod's arrival, at which the pod moved."""
+    to: OpenbPlace
+
+
 class Placer(Protocol):
     """A placement policy at work on its own cluster."""
+
+    @property
+    def moves(self) -> Sequence[Move]:
+        """All moves so far."""
 
     def place(self, pod: OpenbPod) -> OpenbPlace | None:
         """Place the pod for good. Return None if it fits nowhere."""
@@ -84,7 +98,10 @@ class Replay:
     curve: tuple[float, ...]
     """The allocation in percent by the percentage of GPUs that was requested so far, from 0 to 130."""
     places: tuple[OpenbPlace | None, ...]
-    """By arrival."""
+    """By arrival, before any move."""
+    moves: tuple[Move, ...]
+    moved_milli: int
+    """The milli-GPUs of the pods that were moved, each as often as it moved."""
     cpu_s: float
     """CPU seconds of this process for all arrivals."""
 
@@ -104,7 +121,13 @@ def replay(placer: Placer, arriving: Sequence[OpenbPod], gpu_milli: int) -> Repl
     began = time.process_time()
     places = [placer.place(pod) for pod in arriving]
     cpu_s = time.process_time() - began
-    return Replay(_curve(arriving, places, gpu_milli), tuple(places), cpu_s)
+    return Replay(
+        curve=_curve(arriving, places, gpu_milli),
+        places=tuple(places),
+        moves=tuple(placer.moves),
+        moved_milli=sum(arriving[move.pod].total_milli for move in placer.moves),
+        cpu_s=cpu_s,
+    )
 
 
 def _curve(arriving: Sequence[OpenbPod], places: Sequence[OpenbPlace | None], gpu_milli: int) -> tuple[float, ...]:

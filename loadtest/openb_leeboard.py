@@ -6,17 +6,21 @@ from dataclasses import replace
 import numpy as np
 
 from app.cluster.state.pod_arrivals import PodArrivals
+from app.control.cycle.policy_settings import policy_of
+from app.model.decision import Action
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.pod import ANYWHERE, PPM, Constraint, Operator, Pod, Requirement, Sharing
+from app.model.pod import ANYWHERE, PPM, Constraint, Operator, Placed, Pod, Requirement, Sharing
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.resources import GPU_MILLI, Resources
-from app.model.snapshot import Mask, NodeTable, SharedDevice, Snapshot, Usage
+from app.model.snapshot import PART, Mask, NodeTable, SharedDevice, Snapshot, Usage
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.ranks import Strategy, Where
-from app.scheduling.placement.state import PlacementState
-from loadtest.openb import MOST_PODS, OpenbNode, OpenbPlace, OpenbPod
+from app.scheduling.placement.state import PlacementState, Shape, shape_of
+from app.scheduling.planner.planner import plan
+from app.settings import Settings
+from loadtest.openb import MOST_PODS, Move, OpenbError, OpenbNode, OpenbPlace, OpenbPod
 from loadtest.snapshots import DEVICE_MIB
 
 MODEL_LABEL = "nvidia.com/gpu.product"
@@ -61,6 +65,7 @@ class LeeboardPlacer:
         self._arrivals = PodArrivals()
         self._waiting: dict[GroupKey, PodGroup] = {}
         self._requests: dict[OpenbPod, tuple[Resources, Sharing | None, Constraint]] = {}
+        self.moves: list[Move] = []
 
     def place(self, pod: OpenbPod) -> OpenbPlace | None:
         """Place the pod for good. Return None if it fits nowhere."""
@@ -95,14 +100,21 @@ class LeeboardPlacer:
         """Begin a new plan with the typical mix of what has arrived so far, when it is due."""
         if not self._arrivals.is_due(self._state.snapshot.nodes):
             return
+        usage = {QUEUE: Usage(allocated=Resources(pods=self._arrived - len(self._waiting)))}
+        now = replace(self._now(), usage=usage, groups=self._waiting)
+        self._state = PlacementState(replace(now, mix=self._arrivals.mix(now)), Strategy())
+
+    def _now(self) -> Snapshot:
+        """Return the cluster without what was given back."""
         before, stock = self._state.snapshot, self._state.stock
+        whole = (before.nodes.device_memory_mib * PART).tolist()
         shared = {
-            node.name: tuple(SharedDevice(each.name, each.free) for each in stock.devices.at(column))
+            node.name: tuple(
+                SharedDevice(each.name, each.future) for each in stock.devices.at(column) if each.future < whole[column]
+            )
             for column, node in enumerate(before.nodes.nodes)
         }
-        usage = {QUEUE: Usage(allocated=Resources(pods=self._arrived - len(self._waiting)))}
-        now = replace(before, free=stock.free, shared=shared, usage=usage, groups=self._waiting)
-        self._state = PlacementState(replace(now, mix=self._arrivals.mix(now)), Strategy())
+        return replace(before, free=stock.future.copy(), shared=shared)
 
     def _pending(self, pod: OpenbPod) -> Pod:
         request, sharing, constraint = self._requests.get(pod) or self._requests.setdefault(pod, _request(pod))
@@ -118,6 +130,67 @@ class LeeboardPlacer:
             constraint=constraint,
             created_at=self._arrived,
         )
+
+
+class ConsolidatingPlacer(LeeboardPlacer):
+    """Also moves pods for a pod that finds no room, by the planner's own consolidation. All pods may move.
+
+    No time passes, so no move loses work.
+    """
+
+    def __init__(self, nodes: Sequence[OpenbNode], trace: Sequence[OpenbPod], seed: int) -> None:
+        """Start with empty nodes."""
+        super().__init__(nodes, trace, seed)
+        # The last setting is a time, and no time passes.
+        self._policy = replace(
+            policy_of(Settings()), actions=(Action.ALLOCATE, Action.CONSOLIDATE), consolidate_min_runtime_s=0.0
+        )
+        self._running: dict[GroupKey, PodGroup] = {}
+        self._in_vain: set[Shape] = set()
+
+    def _seats(self, pod: Pod) -> Sequence[Assignment] | None:
+        seats = super()._seats(pod)
+        if seats is None and shape_of(pod) not in self._in_vain:
+            seats = self._consolidated(pod)
+        if seats is not None:
+            self._note(seats[0])
+        else:
+            # Until pods move, there is only less room for the next pod like this one.
+            self._in_vain.add(shape_of(pod))
+        return seats
+
+    def _note(self, seat: Assignment) -> None:
+        placed = Placed(pod=seat.pod, node=self._state.placement(seat).node, devices=seat.devices)
+        self._running[seat.pod.group] = PodGroup(key=seat.pod.group, queue=QUEUE, placed=(placed,), started_at=0.0)
+
+    def _consolidated(self, pod: Pod) -> Sequence[Assignment] | None:
+        """Carry out a plan for this pod; return its place, or None when no moves help."""
+        waiting = {pod.group: PodGroup(key=pod.group, queue=QUEUE, pending=(pod,))}
+        made = plan(replace(self._now(), groups=waiting, running=self._running), self._policy)
+        if not made.starts:
+            return None
+        moved = [(placed.pod, each.moves_to) for each in made.evictions for placed in self._running[each.group].placed]
+        for each in made.evictions:
+            for placed in self._running.pop(each.group).placed:
+                self._state.give_back(placed)
+        self._state = PlacementState(self._now(), Strategy())
+        self._in_vain.clear()
+        (start,) = made.starts[0].placements
+        seats = self._put(pod, start.node)
+        for one, node in moved:
+            (seat,) = self._put(one, node)
+            self._note(seat)
+            # A pod is created at the number of its arrival, which begins with 1.
+            self.moves.append(Move(int(one.created_at) - 1, self._arrived - 1, OpenbPlace(seat.column, seat.devices)))
+        return seats
+
+    def _put(self, pod: Pod, node: NodeName | None) -> Sequence[Assignment]:
+        """Place the pod on the planned node."""
+        here = Where(within=self._state.snapshot.nodes.mask([node] if node else []))
+        seats = self._state.place([pod], where=here)
+        if seats is None:
+            raise OpenbError(f"The plan moved {pod} to {node}, where it has no room. This is a bug of Leeboard.")
+        return seats
 
 
 def _request(pod: OpenbPod) -> tuple[Resources, Sharing | None, Constraint]:

@@ -26,6 +26,8 @@ TYPICAL_SHARE = 0.95
 class CostPolicy:
     """Places each pod on the node with the lowest cost, the first one of equal nodes; `cost` is the policy."""
 
+    moves = ()
+
     def __init__(self, nodes: Sequence[OpenbNode], trace: Sequence[OpenbPod], seed: int) -> None:
         """Start with empty nodes. The trace is there for policies that learn from it, the seed for random ones."""
         del trace, seed

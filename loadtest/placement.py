@@ -32,7 +32,7 @@ from loadtest.openb import (
     read_pods,
     replay,
 )
-from loadtest.openb_leeboard import LeeboardPlacer
+from loadtest.openb_leeboard import ConsolidatingPlacer, LeeboardPlacer
 from loadtest.openb_policies import BestFit, Fgd, RandomFit
 from loadtest.plot import MatplotlibMissingError, pyplot
 
@@ -42,6 +42,7 @@ POLICIES: Mapping[str, Maker] = {
     "bestfit": BestFit,
     "fgd": Fgd,
     "leeboard": LeeboardPlacer,
+    "consolidating": ConsolidatingPlacer,
 }
 COMPARED_WITH = "fgd"
 PREFIX = "openb_pod_list_"
@@ -108,6 +109,7 @@ def as_json(trace: str, one: Replayed) -> str:
             "seed": one.seed,
             "allocation_percent": round(one.result.allocation_percent, 3),
             "decisions_per_second": round(one.result.decisions_per_second),
+            "moved_gpus": round(one.result.moved_milli / GPU_MILLI, 3),
         }
     )
 
@@ -117,7 +119,7 @@ def table(traced: Traced) -> Iterator[str]:
     yield traced.title
     yield (
         f"  {'policy':<14} {'allocation %':>12} {'std error':>9} {f'minus {COMPARED_WITH}':>12} {'std error':>9} "
-        f"{'decisions/s':>11}"
+        f"{'decisions/s':>11} {'moved GPUs':>10}"
     )
     against = [one.allocation_percent for one in traced.of(COMPARED_WITH)]
     for policy in traced.policies:
@@ -129,7 +131,8 @@ def table(traced: Traced) -> Iterator[str]:
             line += f" {fmean(less):+12.2f} {standard_error(less):>9}"
         else:
             line += f" {'':>12} {'':>9}"
-        yield f"{line} {fmean(one.decisions_per_second for one in found):11,.0f}"
+        moved = fmean(one.moved_milli / GPU_MILLI for one in found)
+        yield f"{line} {fmean(one.decisions_per_second for one in found):11,.0f} {moved:10,.1f}"
 
 
 def standard_error(values: Sequence[float]) -> str:

@@ -52,6 +52,17 @@ class Ledger:
             for device in devices:
                 self.devices[device] += pod.gpu_milli
 
+    def leave(self, pod: OpenbPod, devices: Sequence[object]) -> None:
+        self.cpu_milli += pod.cpu_milli
+        self.memory_mib += pod.memory_mib
+        self.pods -= 1
+        if not devices and pod.gpu_milli == 1000:
+            self.unnamed -= pod.gpus
+        for device in devices:
+            self.devices[device] -= pod.gpu_milli
+            if not self.devices[device]:
+                del self.devices[device]
+
     @property
     def is_overcommitted(self) -> bool:
         too_many = self.unnamed + len(self.devices) > self.gpus or self.pods > 1001
@@ -75,17 +86,28 @@ def test_no_node_or_device_is_overcommitted_and_no_pod_with_room_is_dropped(poli
     result = replay(POLICIES[policy](nodes, trace, 7), arriving, 314_000)
 
     books, allocated, dropped = ledgers(nodes), 0, 0
-    for pod, place in zip(arriving, result.places, strict=True):
+    places = list(result.places)
+    for number, (pod, place) in enumerate(zip(arriving, result.places, strict=True)):
+        moves = [move for move in result.moves if move.beneficiary == number]
+        for move in moves:
+            before = places[move.pod]
+            assert before is not None
+            books[before.column].leave(arriving[move.pod], before.devices)
         if place is None:
             dropped += 1
+            assert not moves
             assert not any(one.fits(pod) for one in books)
         else:
-            book = books[place.column]
-            assert book.fits(pod)
-            book.take(pod, place.devices)
-            assert not book.is_overcommitted
+            assert books[place.column].fits(pod)
+            books[place.column].take(pod, place.devices)
             allocated += pod.gpus * pod.gpu_milli
+        for move in moves:
+            assert books[move.to.column].fits(arriving[move.pod])
+            books[move.to.column].take(arriving[move.pod], move.to.devices)
+            places[move.pod] = move.to
+        assert not any(book.is_overcommitted for book in books)
     assert dropped > 50
+    assert bool(result.moves) is (policy == "consolidating")
     assert result.allocation_percent == pytest.approx(allocated / 3140, abs=0.3)
 
 
@@ -102,6 +124,8 @@ def test_arrivals_request_130_percent_in_an_order_that_the_seed_decides(times: i
 
 class FirstTen:
     """Places ten pods."""
+
+    moves = ()
 
     def __init__(self) -> None:
         self.arrived = 0

@@ -48,10 +48,18 @@ def test_json_has_one_object_a_line_for_each_trace_seed_and_policy(
         (trace, seed, policy) for trace in ("sample", "mine") for seed in (1, 2) for policy in ("bestfit", "leeboard")
     ]
     assert {tuple(line) for line in lines} == {
-        ("trace", "policy", "seed", "allocation_percent", "decisions_per_second")
+        ("trace", "policy", "seed", "allocation_percent", "decisions_per_second", "moved_gpus")
     }
     assert all(line["decisions_per_second"] > 0 for line in lines)
     assert [line["allocation_percent"] for line in lines[:4]] == [line["allocation_percent"] for line in lines[4:]]
+
+
+def test_the_gpus_of_moved_pods_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--seeds", "42", "--policies", "leeboard", "consolidating", "-o", "json") == 0
+
+    still, moving = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (still["moved_gpus"], moving["moved_gpus"] > 0) == (0, True)
+    assert abs(moving["allocation_percent"] - still["allocation_percent"]) < 1
 
 
 def test_table_has_means_errors_and_differences(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,9 +67,9 @@ def test_table_has_means_errors_and_differences(capsys: pytest.CaptureFixture[st
 
     title, heads, bestfit, fgd, *_ = capsys.readouterr().out.splitlines()
     assert title.startswith("sample: 61 nodes, 314 GPUs, 408 pods;")
-    assert " ".join(heads.split()) == "policy allocation % std error minus fgd std error decisions/s"
-    name, mean, error, difference, error_of_difference, speed = bestfit.split()
-    assert (name, len(fgd.split())) == ("bestfit", 4)
+    assert " ".join(heads.split()) == "policy allocation % std error minus fgd std error decisions/s moved GPUs"
+    name, mean, error, difference, error_of_difference, speed, moved = bestfit.split()
+    assert (name, moved, len(fgd.split())) == ("bestfit", "0.0", 5)
     assert float(difference) == pytest.approx(float(mean) - float(fgd.split()[1]), abs=0.011)
     assert min(float(error), float(error_of_difference), float(speed.replace(",", ""))) >= 0
 
@@ -127,7 +135,7 @@ def test_missing_file_is_refused_with_advice(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--policies", "consolidating"), "invalid choice: 'consolidating' (choose from"),
+        (("--policies", "worstfit"), "invalid choice: 'worstfit' (choose from"),
         (("--seeds", "one"), "invalid int value: 'one'"),
         (("--sample", "0"), "'0' is no number of nodes; give a whole number from 1"),
         (("--sample", "9" * 5000), "is no number of nodes; give a whole number from 1"),

@@ -8,6 +8,7 @@ from app.model.decision import Action
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.scheduling.preemption.evictable import Scope
+from app.scheduling.preemption.patience import Patience
 from app.scheduling.preemption.victims import Safety, VictimBatch
 from app.scheduling.preemption.whatif import WhatIf
 
@@ -32,6 +33,10 @@ class Aim(Protocol):
     @property
     def action(self) -> Action:
         """The name of the action in the plan."""
+
+    @property
+    def moving(self) -> Patience | None:
+        """How long a PodGroup waits before pods move for it; None if pods do not move."""
 
     @property
     def sure_before(self) -> float:

@@ -23,6 +23,8 @@ from app.scheduling.queues.reclaimable import within
 MOVES = 288
 """So many times the patience for reclaim is the longest wait for pods to move: a day for five minutes."""
 
+_CPU_BITS = 24
+
 FIRST_S = 5.0
 """After this time a PodGroup with too expensive victims is searched again, then each time after twice as long."""
 
@@ -64,6 +66,16 @@ class Patience:
             return inf
         _, exponent = frexp(pods[GPU] * self._waited_s(group))
         return ldexp(1.0, exponent)
+
+    def price(self, state: WhatIf, chunk: VictimBatch) -> int:
+        """Return a number that orders moves: by the GPU work that they lose, then by the GPUs and the CPU.
+
+        It is 0 without patience: then lost work does not count, and the eviction order decides.
+        """
+        if not self.longest_s:
+            return 0
+        worked = int(self._worked(state, chunk.group, chunk.placed, GPU))
+        return ((worked + chunk.charge[GPU]) << _CPU_BITS) + min(chunk.charge[CPU], (1 << _CPU_BITS) - 1)
 
     def find_too_dear(self, group: PodGroup) -> None:
         """Record that victims may exist that are too expensive now."""

@@ -43,16 +43,16 @@ def most(state: WhatIf, *scopes: Scope) -> Amounts:
     found = known.get(scopes)
     if found is None:
         state.evictable.update(state.changed)
-        placeable = _placeable(state) if any(scope.moved for scope in scopes) else _NOWHERE
-        found = state.evictable.most(scopes, stock, placeable)
+        may_move = placeable(state) if any(scope.moved for scope in scopes) else _NOWHERE
+        found = state.evictable.most(scopes, stock, may_move)
         state.prospects.most = now, {**known, scopes: found}
     return found
 
 
 def foremost(state: WhatIf, scopes: Sequence[Scope], candidates: Mask, needed: Amounts, most: int) -> Mask:
     """Return the candidates where so many GPUs become free first when pods of these scopes are evicted."""
-    leaving = state.evictable.leaving(scopes, state.board.stock, _placeable(state))
-    return _line(state).nodes(leaving, candidates, needed, most)
+    leaving = state.evictable.leaving(scopes, state.board.stock, placeable(state))
+    return line(state).nodes(leaving, candidates, needed, most)
 
 
 def first_victims(state: WhatIf, scopes: Sequence[Scope], pods: Sequence[Pod], nodes: Mask) -> list[PodGroup] | None:
@@ -71,8 +71,8 @@ def first_victims(state: WhatIf, scopes: Sequence[Scope], pods: Sequence[Pod], n
         slots=state.slots().left(pods[:there], ()),
         taken=[pods[0].request.gpu_milli // GPU_MILLI // size for size in SIZES],
     )
-    choice = partial(state.evictable.choice, scopes, stock, _placeable(state))
-    found = _line(state).pods(wanted, choice).tolist()
+    choice = partial(state.evictable.choice, scopes, stock, placeable(state))
+    found = line(state).pods(wanted, choice).tolist()
     numbers = dict.fromkeys(state.evictable.rows.group[found].tolist())
     return [state.evictable.group(number) for number in numbers] if found else None
 
@@ -80,17 +80,18 @@ def first_victims(state: WhatIf, scopes: Sequence[Scope], pods: Sequence[Pod], n
 def in_line(state: WhatIf, groups: Mask) -> Numbers:
     """Return the numbers of these PodGroups in eviction order."""
     found = np.flatnonzero(groups)
-    return found[np.argsort(_line(state).places[found], kind="stable")]
+    return found[np.argsort(line(state).places[found], kind="stable")]
 
 
-def _line(state: WhatIf) -> Foremost:
+def line(state: WhatIf) -> Foremost:
+    """Return the PodGroups in eviction order; it may be a few changes out of date."""
     evictable, found = state.evictable, state.prospects.line
     if found is None or evictable.changes - found.changes > len(evictable.ids) // FEW:
         found = state.prospects.line = Foremost(evictable, state.roster, state.ledger, state.shares)
     return found
 
 
-def _placeable(state: WhatIf) -> Mask:
+def placeable(state: WhatIf) -> Mask:
     """Return for which shapes of running pods there is room somewhere, shape [shape]."""
     examples, (seen, known), stock = state.evictable.examples, state.prospects.places, state.board.stock
     if known is None or seen != (stock, stock.changes) or len(known) != len(examples) + 1:

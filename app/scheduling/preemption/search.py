@@ -20,13 +20,14 @@ from app.model.podgroup import PodGroup
 from app.model.resources import GPU, Amounts
 from app.model.snapshot import Mask
 from app.scheduling.placement.state import largest_first
-from app.scheduling.preemption import bound, prospects, reprieve, scenario
+from app.scheduling.preemption import bound, moves, prospects, reprieve, scenario
 from app.scheduling.preemption.aim import Aim
 from app.scheduling.preemption.budget import NAMED, Budget
 from app.scheduling.preemption.evictable import EVERYBODY, Scope
 from app.scheduling.preemption.lineup import Lineup
 from app.scheduling.preemption.named import AtOnce, OneByOne
 from app.scheduling.preemption.noderoom import NodeRoom
+from app.scheduling.preemption.patience import Patience
 from app.scheduling.preemption.trials import REPRIEVES, SearchStep, Trials
 from app.scheduling.preemption.victims import Safety, VictimBatch, Victims
 from app.scheduling.preemption.whatif import WhatIf
@@ -115,6 +116,9 @@ class VictimSearch:
         self._near = nodes = bound.candidates(board, pods, prospects.most(state, *self._scopes))
         if not self._near.any():
             return None
+        moving = self._aim.moving if all(scope.moved for scope in self._scopes) else None
+        if moving is not None and (len(pods) == 1 or self._are_alike(pods)):
+            return self._solve_by_moves(pods, moving)
         found = self._solve_at_once(pods)
         if found is None and len(pods) > 1 and not self._budget.spent:
             # Victims of the first pod of a gang may leave places for victims of the next pod.
@@ -122,6 +126,49 @@ class VictimSearch:
                 return None
             nodes = bound.candidates(board, pods, self._most())
         return self._solve_on(pods, nodes) if found is None else found
+
+    def _solve_by_moves(self, pods: Sequence[Pod], moving: Patience) -> WhatIf | None:
+        """Place one pod after the other, and move the pods of one node away for each pod that finds no room."""
+        found, group = self._before, self._group
+        for number, pod in enumerate(pods, start=1):
+            step = SearchStep(found, group, (pod,), pods[:number], ())
+            after = self._trials.attempt(step, ()) or self._moved(step, moving)
+            if after is None:
+                return None
+            found, group = after, scenario.with_seats(group, after)
+        if len(pods) > 1:
+            # The pods may need fewer moves when they are placed together.
+            step = SearchStep(self._before, self._group, pods, pods, tuple(self._trials.taken))
+            found = self._trials.attempt(step, (), asking_first=True) or found
+        found.seated = tuple(seat for seat in found.all_seated if seat.pod.group == self._group.key)
+        return found
+
+    def _moved(self, step: SearchStep, moving: Patience) -> WhatIf | None:
+        """Return the plan with the cheapest moves that make room for the pod of a step; None if none help."""
+        (pod,), state = step.pods, self._before
+        evictable, stock, nodes = state.evictable, step.base.board.stock, state.snapshot.nodes
+        movable = evictable.any_of(self._scopes)
+        movable[[evictable.ids[key] for key in step.base.changed if key in evictable.ids]] = False
+        columns, found = (
+            moves.nearest(pod, stock, self._near, nodes),
+            list[tuple[int, tuple[int, int], Sequence[VictimBatch]]](),
+        )
+        place = prospects.line(state).places
+        for column, groups in moves.on_nodes(evictable, movable, prospects.placeable(state), stock, columns):
+            if not self._budget.walk(NAMED * len(groups)):
+                break
+            known = (state.roster.chunk(group) for group in groups if self._safety(group) is Safety.NONE)
+            chunks = [chunk for chunk in known if chunk is not None]
+            chunks.sort(key=lambda chunk: place.item(evictable.ids[chunk.group.key]))
+            on_node = moves.NodeMoves(pod, column, stock, nodes)
+            for price, chosen in on_node.cheapest(chunks, lambda chunk: moving.price(state, chunk)):
+                last = max((place.item(evictable.ids[each.group.key]), on_node.turn(each)) for each in chosen)
+                found.append((price, last, chosen))
+        for *_, cheapest in sorted(found, key=lambda each: each[:2])[: moves.MOST_TRIALS]:
+            after = self._trials.attempt(step, cheapest) or self._trials.attempt(step, cheapest, asking_first=True)
+            if after is not None or self._budget.spent:
+                return after
+        return None
 
     def _most(self) -> Amounts:
         """Return an upper bound of what is free without all pods that may be lost or moved, shape [resource, node]."""

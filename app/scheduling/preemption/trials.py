@@ -53,8 +53,11 @@ class Trials:
         self.losing: Container[QueueName] = ()
         """The queues that may lose pods."""
 
-    def attempt(self, step: SearchStep, more: Sequence[VictimBatch]) -> WhatIf | None:
-        """Return the plan that evicts these chunks and those of the step; None if it fails or is not allowed."""
+    def attempt(self, step: SearchStep, more: Sequence[VictimBatch], *, asking_first: bool = False) -> WhatIf | None:
+        """Return the plan that evicts these chunks and those of the step; None if it fails or is not allowed.
+
+        `asking_first`: the group gets its places before the victims, whoever's turn it is.
+        """
         if not more and not step.may_do_without():
             return None
         if not self._may_settle(step, (*step.again, *more)):
@@ -64,7 +67,7 @@ class Trials:
         state, chunks = step.base.copy(), (*step.again, *more)
         for chunk in chunks:
             state.evict(chunk.group, chunk.placed, self._aim.action, self._group.key)
-        if not self._settle(state, step, chunks):
+        if not self._settle(state, step, chunks, asking_first=asking_first):
             return None
         chunks = (*dict.fromkeys((*self.taken, *more)),)
         found = Found(group=self._group, pods=step.all_pods, before=self._before, after=state, chunks=chunks)
@@ -82,12 +85,14 @@ class Trials:
                 moved += (one.pod for one in chunk.placed)
         return step.base.slots().may_hold((*step.pods, *moved), gone)
 
-    def _settle(self, state: WhatIf, step: SearchStep, chunks: Sequence[VictimBatch]) -> bool:
-        """Place the group's pods and then the victims, in the order of turns; False if the group fails."""
+    def _settle(self, state: WhatIf, step: SearchStep, chunks: Sequence[VictimBatch], *, asking_first: bool) -> bool:
+        """Place the group's pods and the victims, in the order of turns; False if the group fails."""
         asking = replace(step.group, pending=tuple(step.pods))
-        turns = Turns(state.snapshot, state.ledger, state.shares, [asking, *scenario.homeless(chunks, state)])
-        if not scenario.resettle(state, turns, asking):
-            return False
+        moving = scenario.homeless(chunks, state)
+        for groups in ([asking], moving) if asking_first else ([asking, *moving],):
+            turns = Turns(state.snapshot, state.ledger, state.shares, groups)
+            if not scenario.resettle(state, turns, asking if asking in groups else None):
+                return False
         keys = {chunk.group.key: None for chunk in chunks}
         state.evict_torn(keys, self._aim.action, self._group.key)
         return not any(scenario.is_torn(state.changed[key], self._before) for key in keys)

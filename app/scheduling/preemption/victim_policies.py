@@ -33,7 +33,7 @@ class Consolidate:
     nothing: the room would be reclaimed at once, and the moves would be useless.
     """
     min_runtime: Age
-    patience: Patience
+    moving: Patience
     sure_before: float = -inf
     action = Action.CONSOLIDATE
 
@@ -46,13 +46,13 @@ class Consolidate:
     def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
         """Return that pods of any queue may be moved, unless their work alone is more than the group has waited for."""
         every = Scope(bare=False, moved=True)
-        most = self.patience.most_lost(group, quantities(state.most_request(pods)))
+        most = self.moving.most_lost(group, quantities(state.most_request(pods)))
         if most == inf:
             return (every,)
-        limited = replace(every, worked=(self.patience.now, most))
+        limited = replace(every, worked=(self.moving.now, most))
         is_limiting = (state.evictable.any_of((every,)) & ~state.evictable.any_of((limited,))).any()
         if is_limiting and bound.candidates(state.board, pods, prospects.most(state, every)).any():
-            self.patience.find_too_dear(group)
+            self.moving.find_too_dear(group)
         return (limited,)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
@@ -68,7 +68,7 @@ class Consolidate:
         """Return whether all pods have a place again, and the group has waited for as much work as they lose."""
         if any(lost_of(chunk, found.after) for chunk in found.chunks):
             return False
-        return _pays(self.patience, found, lambda: True)
+        return _pays(self.moving, found, lambda: True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Preempt:
     min_runtime: Age
     sure_before: float = -inf
     action = Action.PREEMPT
+    moving = None
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return whether a non-preemptible group stays within its queue's quota. Evictions would not change that."""
@@ -177,6 +178,11 @@ class Sparing:
     def action(self) -> Action:
         """The action of the wrapped policy."""
         return self.aim.action
+
+    @property
+    def moving(self) -> Patience | None:
+        """The answer of the wrapped policy."""
+        return self.aim.moving
 
     @property
     def sure_before(self) -> float:

@@ -1,0 +1,201 @@
+"""Finds pods that may move away from one node so that a pending pod fits there: the moves that cost least are first.
+
+Nodes where the fewest GPUs are missing are looked at. On each of them pods are chosen one after the other, by the work
+that they lose for what they free, and pods that turn out not to be needed stay. A trial decides whether all of them
+find other places.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.model.pod import Pod
+from app.model.podgroup import PodGroup
+from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY
+from app.model.snapshot import PART, Mask, NodeTable
+from app.scheduling.placement.free_resources import FreeResources
+from app.scheduling.preemption.evictable import Evictable
+from app.scheduling.preemption.victims import VictimBatch
+
+MOST_NODES = 64
+"""On so many nodes moves are looked for."""
+
+MOST_TRIALS = 8
+"""So many sets of moves are tried for one pod."""
+
+MOST_CHOSEN = 16
+"""A set has at most so many parts, each a chunk or the chunks that share a GPU."""
+
+_USE = 1 << 10
+"""What frees all that is missing of one resource is this useful."""
+
+Price = Callable[[VictimBatch], int]
+"""What it costs to move a chunk: at least 0, in any unit."""
+
+
+def nearest(pod: Pod, stock: FreeResources, candidates: Mask, nodes: NodeTable) -> list[int]:
+    """Return the columns of the nodes where the fewest GPUs, then the least CPU, are missing: at most `MOST_NODES`."""
+    columns, asked = np.flatnonzero(candidates), stock.taken(pod)
+    whole = np.maximum(nodes.device_memory_mib[columns] * PART, 1)
+    parts = 0 if pod.sharing is None else stock.devices.needs(pod.sharing)[columns] * GPU_MILLI // whole
+    wanted = asked[GPU] + parts * (pod.sharing.devices if pod.sharing else 0)
+    there = np.maximum(stock.future[GPU, columns], 0) + stock.devices.free_parts()[columns] * GPU_MILLI // whole
+    memory, cpu = (np.maximum(asked[row] - stock.future[row, columns], 0) for row in (MEMORY, CPU))
+    order = np.lexsort((memory, cpu, np.maximum(wanted - there, 0)))
+    found: list[int] = columns[order[:MOST_NODES]].tolist()
+    return found
+
+
+def on_nodes(
+    evictable: Evictable, movable: Mask, placeable: Mask, stock: FreeResources, columns: Sequence[int]
+) -> Iterator[tuple[int, list[PodGroup]]]:
+    """Yield for each of these nodes the PodGroups with a pod there that may find another place.
+
+    `movable` are the PodGroups that may move, shape [group]; `placeable` are the shapes with room, shape [shape].
+    """
+    rows, here = evictable.rows, np.zeros(len(evictable.nodes.nodes), dtype=np.bool_)
+    here[columns] = True
+    pods = np.flatnonzero(rows.alive & here[rows.node] & movable[rows.group])
+    # A pod may also take the place that another pod of its PodGroup, or another part of its GPU, leaves.
+    finds = placeable[rows.shape[pods]] | evictable.unlike[rows.group[pods]]
+    finds |= rows.shares[pods] & evictable.repackable(stock)[rows.node[pods]]
+    pods, groups = pods[finds], dict[int, dict[int, None]]()
+    for column, group in zip(rows.node[pods].tolist(), rows.group[pods].tolist(), strict=True):
+        groups.setdefault(column, {})[group] = None
+    for column in columns:
+        yield column, [evictable.group(number) for number in groups.get(column, ())]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Chunks that only help together."""
+
+    chunks: tuple[VictimBatch, ...]
+    freed: Sequence[int]
+    """What they free on the node, by resource; GPUs that they share are not included."""
+    gpus: int
+    """How many GPUs they free for the pod."""
+    price: int
+
+
+class NodeMoves:
+    """The chunks with pods on one node, for one pod that needs room there."""
+
+    def __init__(self, pod: Pod, column: int, stock: FreeResources, nodes: NodeTable) -> None:
+        """Compute what the pod is missing on the node."""
+        self._pod, self._column, self._stock = pod, column, stock
+        self._node, self._whole = nodes.nodes[column].name, nodes.device_memory_mib.item(column) * PART
+        self._devices = stock.devices.at(column)
+        self._asked = list(stock.taken(pod))
+        future: list[int] = stock.future[:, column].tolist()
+        self._missing = [max(asked - there, 0) for asked, there in zip(self._asked, future, strict=True)]
+        idle = max(future[GPU], 0) // GPU_MILLI
+        if pod.sharing is None:
+            self._gpus = max(-(-self._asked[GPU] // GPU_MILLI) - idle, 0)
+        else:
+            need = stock.devices.need(pod.sharing, column)
+            fitting = sum(need <= each.future < self._whole for each in self._devices)
+            self._gpus = max(pod.sharing.devices - idle - fitting, 0)
+        self._missing[GPU] = 0
+
+    def cheapest(self, chunks: Sequence[VictimBatch], price: Price) -> Iterator[tuple[int, Sequence[VictimBatch]]]:
+        """Yield sets of chunks that make room for the pod, each with its price. `chunks` are in eviction order."""
+        prices = {id(chunk): price(chunk) for chunk in chunks}
+        chosen = self._chosen(self._items(chunks, prices))
+        if chosen:
+            found = {id(chunk): chunk for item in chosen for chunk in item.chunks}
+            yield sum(prices[each] for each in found), list(found.values())
+        if self._gpus == 1 and sum(each.future for each in self._devices) >= self._whole:
+            # Their parts may fit together in another order.
+            sharing = [chunk for chunk in chunks if any(one.devices and one.node == self._node for one in chunk.placed)]
+            if sharing:
+                yield sum(prices[id(chunk)] for chunk in sharing), sharing
+
+    def _chosen(self, items: list[_Item]) -> Sequence[_Item] | None:
+        """Return the items that free what is missing, those with the lowest price for their use; None if none do."""
+        chosen, missing, gpus = list[_Item](), list(self._missing), self._gpus
+        while gpus > 0 or any(missing):
+            uses = ((item.price, _use(item, missing, gpus), number) for number, item in enumerate(items))
+            best = min(((price * _USE // use, -use, number) for price, use, number in uses if use), default=None)
+            if best is None or len(chosen) == MOST_CHOSEN:
+                return None
+            item = items.pop(best[-1])
+            chosen.append(item)
+            gpus -= item.gpus
+            missing = [max(short - freed, 0) for short, freed in zip(missing, item.freed, strict=True)]
+        return self._needed(chosen)
+
+    def turn(self, chunk: VictimBatch) -> int:
+        """Return the number of the first pod of a chunk on the node, in the order in which its pods are evicted."""
+        return next(number for number, one in enumerate(chunk.placed) if one.node == self._node)
+
+    def _needed(self, chosen: Sequence[_Item]) -> Sequence[_Item]:
+        """Return the items without those that are not needed; the most expensive ones are left out first."""
+        needed = list(chosen)
+        for item in sorted(chosen, key=lambda each: -each.price):
+            rest = [each for each in needed if each is not item]
+            freed = [sum(each) for each in zip(*(each.freed for each in rest), strict=True)] or [0] * len(self._missing)
+            suffices = all(short <= there for short, there in zip(self._missing, freed, strict=True))
+            if suffices and sum(each.gpus for each in rest) >= self._gpus:
+                needed = rest
+        return needed
+
+    def _items(self, chunks: Sequence[VictimBatch], prices: Mapping[int, int]) -> list[_Item]:
+        """Return each chunk alone, and for each shared GPU the chunks whose pods make it useful for the pod."""
+        items, sharers = list[_Item](), dict[str, list[tuple[int, VictimBatch]]]()
+        for chunk in chunks:
+            here = [one for one in chunk.placed if one.node == self._node]
+            freed = self._freed(chunk)
+            items.append(_Item((chunk,), freed, freed[GPU] // GPU_MILLI, prices[id(chunk)]))
+            for one in here:
+                if one.pod.sharing is not None:
+                    need = self._stock.devices.need(one.pod.sharing, self._column)
+                    for name in one.devices:
+                        sharers.setdefault(name, []).append((need, chunk))
+        if self._gpus:
+            leaving = (self._leaving(each.future, sharers.get(each.name, ())) for each in self._devices)
+            order = {id(chunk): number for number, chunk in enumerate(chunks)}
+            for each in sorted(filter(None, leaving), key=lambda each: max(order[id(chunk)] for chunk in each)):
+                freed = [sum(amounts) for amounts in zip(*map(self._freed, each), strict=True)]
+                items.append(_Item(each, freed, 1, sum(prices[id(chunk)] for chunk in each)))
+        return items
+
+    def _leaving(self, future: int, sharers: Iterable[tuple[int, VictimBatch]]) -> tuple[VictimBatch, ...]:
+        """Return the chunks to move away from a shared GPU so that the pod can use it; none if that does not suffice.
+
+        A single chunk that suffices is best, the smallest one; otherwise the largest ones are moved.
+        """
+        if future >= self._whole:
+            return ()
+        sharing = self._pod.sharing
+        need = self._whole if sharing is None else self._stock.devices.need(sharing, self._column)
+        ordered = sorted(sharers, key=lambda each: each[0])
+        if future >= need:
+            return ()
+        for parts, chunk in ordered:
+            if future + parts >= need:
+                return (chunk,)
+        chosen = dict[int, VictimBatch]()
+        for parts, chunk in reversed(ordered):
+            chosen[id(chunk)] = chunk
+            future += parts
+            if future >= need:
+                return tuple(chosen.values())
+        return ()
+
+    def _freed(self, chunk: VictimBatch) -> list[int]:
+        freed = [0] * len(self._asked)
+        for one in chunk.placed:
+            if one.node == self._node:
+                for row, amount in enumerate(self._stock.taken(one.pod)):
+                    freed[row] += amount
+        return freed
+
+
+def _use(item: _Item, missing: Sequence[int], gpus: int) -> int:
+    """Return how much of what is missing the item frees: 0 for nothing, `_USE` for all of one resource."""
+    use = min(item.gpus, gpus) * _USE // gpus if gpus > 0 else 0
+    return use + sum(
+        min(freed, short) * _USE // short for freed, short in zip(item.freed, missing, strict=True) if short
+    )
