@@ -22,7 +22,7 @@ from app.model.device import Device, DeviceUuid, GpuNode, Holder
 from app.model.names import NodeName
 from app.model.pod import Pod, Sharing
 from app.model.snapshot import Snapshot
-from app.scheduling.planner.planner import plan
+from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import ALL_ACTIONS, Policy
 from loadtest.mixtures import mixed, racks
 from loadtest.snapshots import NOW, elastic, gangs, gangs_of_parts, hopeless, lone_pods, many_queues, reclaim
@@ -193,10 +193,10 @@ def test_a_plan_makes_the_same_number_of_calls_per_podgroup_however_many_are_pen
     ("most", "pods", "snapshot"),
     [
         (230, 500, lambda: lone_pods(250, 500)),
-        (128, 500, lambda: lone_pods(250, 500, gpus=9)),
+        (53, 500, lambda: lone_pods(250, 500, gpus=9)),
         (169, 400, lambda: waiting(400, gpus=1)),
         (118, 500, lambda: gangs(250, 25, pods=20)),
-        (51, 400, lambda: waiting(400, gang=20, gpus=1)),
+        (41, 400, lambda: waiting(400, gang=20, gpus=1)),
         (166, 400, lambda: racks(320, 20, pods=20)),
         (287, 480, lambda: halves(480)),
     ],
@@ -219,6 +219,18 @@ def test_all_nodes_are_ranked_once_per_shape_and_then_one_by_one_as_they_change(
     found = [calls_of_plan(each) for each in asking]
 
     assert [(each["Ranks.everywhere"], each["Ranks.at"]) for each in found] == [(1, 499), (1, 499), (1, 479)]
+
+
+def test_a_plan_for_a_new_pod_judges_only_the_nodes_that_have_changed_since_the_last_plan() -> None:
+    before = lone_pods(1000, 1)
+    plan_some(before, before.groups)
+    after = replace(before, free=before.free.copy())
+    after.free[:, [3, 7]] -= 1
+
+    found = calls(lambda: plan_some(after, after.groups))
+
+    assert (found["PackingCosts._everywhere"], found["PackingCosts.cost_at"]) == (0, 2)
+    assert found[ALL] < 410  # the current number and a little more
 
 
 def test_most_pods_find_ranked_nodes_although_twenty_shapes_alternate() -> None:

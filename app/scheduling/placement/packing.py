@@ -14,6 +14,7 @@ from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY, UNLIMITED, Amounts,
 from app.model.snapshot import PART, NodeTable
 from app.scheduling.placement.expected_use import MOST_GPUS, UNIT, ExpectedUse
 from app.scheduling.placement.free_resources import FreeResources
+from app.scheduling.placement.kept_costs import KeptCosts
 
 _TIE = 1 << 12
 """The weight of the worth against the free amounts, which count less than this together."""
@@ -39,7 +40,7 @@ milli-GPUs; its worth.
 
 
 class PackingCosts:
-    """The costs under one typical mix. It only reads."""
+    """The costs under one typical mix. It only reads, and keeps costs for the next snapshots."""
 
     def __init__(self, use: ExpectedUse, nodes: NodeTable, rows: Mapping[str, int], *, opens_first: bool) -> None:
         """Use the nodes of a snapshot. `rows` are those of the extended resources in `FreeResources`.
@@ -52,9 +53,28 @@ class PackingCosts:
         self._parts = nodes.device_memory_mib * PART
         self._rows = [(row, unit) for name, row in rows.items() if (unit := gpu_milli_of(name))]
         self._opens_first = opens_first
+        self._kept = KeptCosts([CPU, MEMORY, GPU, *(row for row, _ in self._rows)])
+
+    @staticmethod
+    def of(use: ExpectedUse, nodes: NodeTable, rows: Mapping[str, int], *, opens_first: bool) -> "PackingCosts":
+        """Return the costs for these arguments, those of the last snapshot with their kept costs where possible."""
+        cause = use, opens_first, rows
+        known: tuple[object, PackingCosts] | None = nodes.memo.get("packing")
+        if known is None or known[0] != cause:
+            known = cause, PackingCosts(use, nodes, rows, opens_first=opens_first)
+            nodes.memo.remember("packing", known)
+        return known[1]
 
     def costs(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources) -> Amounts:
         """Return the cost of each node, shape [node], 0 .. 2^40. It has no meaning where there is no room."""
+        return self._kept.answer(
+            (tuple(amounts), sharing),
+            stock,
+            lambda: self._everywhere(amounts, sharing, stock),
+            lambda column: self.cost_at(amounts, sharing, stock, column),
+        )
+
+    def _everywhere(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources) -> Amounts:
         use, future = self._use, stock.future
         whole, parts, milli, worth = stock.remembered.answer(
             "left GPUs", lambda: self._left(stock), lambda column: self._left_at(column, stock)

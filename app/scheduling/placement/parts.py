@@ -62,6 +62,13 @@ class FreeParts(Copied):
         self.free[row, : len(devices)] = [each.free for each in devices]
         self.future[row, : len(devices)] = [each.future for each in devices]
 
+    def changed_since(self, before: "FreeParts") -> NDArray[np.int64] | None:
+        """Return the nodes with other parts in future, shape [row]. Return None if the rows are in another order."""
+        rows, slots = before.future.shape
+        if slots != self.future.shape[1] or not np.array_equal(self.columns[:rows], before.columns):
+            return None
+        return np.append(self.columns[:rows][(self.future[:rows] != before.future).any(axis=1)], self.columns[rows:])
+
 
 class Initial:
     """The shared devices of the snapshot, read on demand. All copies share it."""

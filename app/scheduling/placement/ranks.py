@@ -204,6 +204,5 @@ def _packing(snapshot: Snapshot, strategy: Strategy, rows: Mapping[str, int]) ->
     """Return the costs by expected use. Return None where the strategy is another one, or no typical mix is known."""
     if strategy.nodes is PlacementStrategy.SPREAD or strategy.packing is Packing.BEST_FIT or snapshot.mix is None:
         return None
-    use = expected_use(snapshot.mix)
-    opens_first = strategy.devices is PlacementStrategy.SPREAD
-    return None if use is None else PackingCosts(use, snapshot.nodes, rows, opens_first=opens_first)
+    use, opens_first = expected_use(snapshot.mix), strategy.devices is PlacementStrategy.SPREAD
+    return None if use is None else PackingCosts.of(use, snapshot.nodes, rows, opens_first=opens_first)
