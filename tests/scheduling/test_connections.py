@@ -15,7 +15,7 @@ from app.model.snapshot import Snapshot
 from app.scheduling.placement.connections import Connections, loss
 from app.scheduling.placement.ranks import Strategy
 from app.scheduling.placement.state import PlacementState, Timing
-from app.scheduling.planner.planner import rate
+from app.scheduling.planner.planner import scores
 from app.scheduling.policy import Policy
 from app.settings import PlacementStrategy
 from tests import given
@@ -132,9 +132,9 @@ def test_prioritize_scores_the_best_connected_node_highest() -> None:
     snapshot = cluster({"a": (VOLTA, [0, 5]), "b": (VOLTA, [0, 1]), "c": (VOLTA, [0, 3]), "d": (VOLTA, [1])})
     pod = given.pod("p", gpus=2)
 
-    rating = rate(snapshot, given.group(pod), pod, [node.name for node in snapshot.nodes.nodes], policy=Policy())
+    found = scores(snapshot, pod, [node.name for node in snapshot.nodes.nodes], Policy())
 
-    assert rating.scores.tolist() == [1, 6, 10, 0]
+    assert found.tolist() == [1, 6, 10, 0]
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from app.model.node import Node
 from app.model.pod import Constraint, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
-from app.model.reason import Reason
+from app.model.reason import Reason, Refusal
 from app.model.resources import NOTHING, UNLIMITED, Resources
 from app.model.snapshot import Snapshot
 from app.scheduling.explain.unsatisfiable import judged
-from app.scheduling.planner.planner import plan, rate
+from app.scheduling.planner.planner import fitting, plan
 from app.scheduling.policy import Policy
 from app.scheduling.preemption.lending import borrows
 from app.scheduling.preemption.whatif import WhatIf
@@ -97,9 +97,10 @@ def test_a_what_if_charges_by_the_largest_gpu_that_the_pod_can_get() -> None:
     snapshot = given.snapshot([node("a", 16), node("b", 80)], [given.queue("q", deserved=1)], [])
     pod = by_memory("p", 40, devices=1)
 
-    rating = rate(snapshot, given.group(pod, preemptible=False), pod, [each.name for each in snapshot.nodes.nodes])
+    found = fitting(snapshot, given.group(pod, preemptible=False), pod)
 
-    assert (rating.refusal, rating.fitting.tolist()) == (None, [False, True])
+    assert not isinstance(found, Refusal)
+    assert found.tolist() == [False, True]
 
 
 def large_beside_small() -> Snapshot:

@@ -18,7 +18,7 @@ from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
 from app.model.resources import GPU, NOTHING, QUOTA_AXES
 from app.model.snapshot import Snapshot, Usage
-from app.scheduling.planner.planner import move_one, plan, plan_some, rate
+from app.scheduling.planner.planner import fitting, move_one, plan, plan_some, scores
 from app.scheduling.policy import Policy
 from app.scheduling.queues.quota import QueueLedger
 from app.settings import PlacementStrategy
@@ -210,7 +210,7 @@ def test_the_policy_sets_the_strategy(strategy: PlacementStrategy, best: str) ->
     assert plan(snapshot, policy).starts[0].placements[0].node == best
     assert plan_some(snapshot, snapshot.groups, policy).starts[0].placements[0].node == best
     assert move_one(snapshot, pod, both[0], both, policy) == best
-    assert both[rate(snapshot, groups[0], pod, both, policy=policy).scores.argmax()] == best
+    assert both[scores(snapshot, pod, both, policy).argmax()] == best
 
 
 def test_a_plan_for_some_podgroups_does_not_consider_the_others() -> None:
@@ -239,14 +239,16 @@ def test_a_single_pod_is_placed_on_the_best_offered_node_with_room() -> None:
         (gang("x", 2, queue="nowhere"), Reason.QUEUE_DOES_NOT_EXIST),
     ],
 )
-def test_a_pod_that_does_not_exist_yet_is_scored_on_the_offered_nodes(group: PodGroup, reason: Reason | None) -> None:
+def test_a_pod_that_does_not_exist_yet_has_room_on_nodes_or_is_refused(group: PodGroup, reason: Reason | None) -> None:
+    found = fitting(cluster(gpus=(1, 3, 4)), group, group.pending[0])
+
+    assert (found.reason if isinstance(found, Refusal) else found.tolist()) == (reason or [False, True, True])
+
+
+def test_a_pod_that_does_not_exist_yet_is_scored_on_the_offered_nodes() -> None:
     offered = [NodeName(name) for name in ("n0", "n2", "n3", "n4", "gone")]
 
-    rating = rate(cluster(gpus=(1, 3, 4, 8, 4)), group, group.pending[0], offered)
-
-    assert (rating.refusal.reason if rating.refusal else None) is reason
-    assert rating.fitting.tolist() == [False, False, True, True, True]
-    assert rating.scores.tolist() == [0, 0, 10, 1, 10]
+    assert scores(cluster(gpus=(1, 3, 4, 8, 4)), given.pod("p", gpus=2), offered).tolist() == [0, 0, 10, 1, 10]
 
 
 PARENTS = {"p": None, "q": None, "a": "p", "b": "p", "c": "q"}

@@ -11,7 +11,7 @@ The cases of filter, in their order:
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import structlog
@@ -30,7 +30,7 @@ from app.control.writers.binder import Binder
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
 from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
-from app.model.reason import UNREADY, Reason
+from app.model.reason import UNREADY, Reason, Refusal
 from app.model.seam import RawObject
 from app.scheduling.placement import effort, fit
 from app.scheduling.planner import planner
@@ -95,12 +95,12 @@ class Extender:
     def prioritize(self, question: PodQuestion) -> Scores:
         """Score the offered nodes 0..10; all are 0 for an unmanaged pod, so that kube-scheduler's own scores count."""
         pod = None if self._unready() else self._managed(question.pod)
-        rating = None if pod is None else self._rate(pod, question.offered)
-        if rating is None:
+        if pod is None or not self._planning.effort.can_look_at(pod):
             return dict.fromkeys(question.offered, 0)
-        index = self._cache.snapshots.table().index
+        snapshot = self._cache.snapshot()
+        index = snapshot.nodes.index
         # To read single elements of an array takes twice as long for 5,000 names.
-        scores = rating.scores.tolist()
+        scores = planner.scores(snapshot, pod, question.offered, self._policy).tolist()
         return {name: scores[index[name]] if name in index else 0 for name in question.offered}
 
     def preempt(self, pod: RawObject, candidates: Mapping[NodeName, V]) -> Mapping[NodeName, V]:
@@ -262,21 +262,15 @@ class Extender:
         pod = self._managed(question.pod)
         if pod is None:
             return Fits(question.offered)
-        rating = self._rate(pod, question.offered)
-        if rating is None:
-            return Refused(Reason.DECIDING)
-        if rating.refusal is not None:
-            return Refused(rating.refusal.reason)
-        index = self._cache.snapshots.table().index
-        fitting = tuple(name for name in question.offered if name in index and rating.fitting[index[name]])
-        return Fits(fitting) if fitting else Refused(Reason.NO_NODE_FITS)
-
-    def _rate(self, pod: Pod, offered: Collection[NodeName]) -> planner.Rating | None:
-        """Rate the offered nodes for the pod; None if that is too much work for the event loop."""
         if not self._planning.effort.can_look_at(pod):
-            return None
-        group = self._cache.groups.alone(pod)
-        return planner.rate(self._cache.snapshot(), group, pod, offered, policy=self._policy)
+            return Refused(Reason.DECIDING)
+        snapshot, group = self._cache.snapshot(), self._cache.groups.alone(pod)
+        fitting = planner.fitting(snapshot, group, pod, self._policy)
+        if isinstance(fitting, Refusal):
+            return Refused(fitting.reason)
+        index, fits = snapshot.nodes.index, fitting.tolist()
+        names = tuple(name for name in question.offered if name in index and fits[index[name]])
+        return Fits(names) if names else Refused(Reason.NO_NODE_FITS)
 
     def _managed(self, raw: RawObject) -> Pod | None:
         """Return the pod of a question; None if it is not managed."""

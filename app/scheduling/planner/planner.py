@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY, PlanMemory
@@ -128,27 +128,19 @@ def move_one(  # noqa: PLR0913 - one question: the pod, its node and the offered
     return board.choose(pod, allowed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rating:
-    """The result for a pod that does not exist yet: the answer of a what-if."""
+def fitting(snapshot: Snapshot, group: PodGroup, pod: Pod, policy: Policy = DEFAULT_POLICY) -> Mask | Refusal:
+    """Return the nodes with room for a pod that does not exist yet, shape [node]; nothing is decided.
 
-    refusal: Refusal | None
-    """Why the pod could not start on any node; None when it could."""
-    fitting: Mask
-    """Shape [node]: the offered nodes with room."""
-    scores: Amounts
-    """Shape [node]: 0 (no room) to 10 (best)."""
+    Return a refusal when the pod of this group could not start on any node.
+    """
+    refusal = group.refusal or QueueLedger(snapshot).check(group, least_charge(pod, snapshot.nodes))
+    return refusal or PlacementState(snapshot, policy.strategy).allowed(pod)
 
 
-def rate(
-    snapshot: Snapshot, group: PodGroup, pod: Pod, offered: Collection[NodeName], *, policy: Policy = DEFAULT_POLICY
-) -> Rating:
-    """Rate the offered nodes for a pod of a group, relative to each other, without deciding anything."""
+def scores(snapshot: Snapshot, pod: Pod, offered: Collection[NodeName], policy: Policy = DEFAULT_POLICY) -> Amounts:
+    """Score the offered nodes for a pod, relative to each other, shape [node]: 0 (no room) to 10 (best)."""
     board = PlacementState(snapshot, policy.strategy)
-    fitting = board.allowed(pod) & snapshot.nodes.mask(offered)
-    charge = least_charge(pod, snapshot.nodes)
-    refusal = group.refusal or QueueLedger(snapshot).check(group, charge)
-    return Rating(refusal=refusal, fitting=fitting, scores=score.scores(board.costs(pod), fitting))
+    return score.scores(board.costs(pod), board.allowed(pod) & snapshot.nodes.mask(offered))
 
 
 def _result(draft: PlanDraft) -> Plan:
