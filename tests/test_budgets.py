@@ -229,7 +229,7 @@ def test_a_plan_for_a_new_pod_judges_only_the_nodes_that_have_changed_since_the_
 
     found = calls(lambda: plan_some(after, after.groups))
 
-    assert (found["PackingCosts._everywhere"], found["PackingCosts.cost_at"]) == (0, 2)
+    assert (found["PackingCosts._together"], found["PackingCosts.cost_at"]) == (0, 2)
     assert found[ALL] < 410  # the current number and a little more
 
 

@@ -1,6 +1,6 @@
 """Costs that are kept from snapshot to snapshot equal those worked out from nothing; only changed nodes are judged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from app.model.names import NodeName
 from app.model.pod import Pod, Sharing
 from app.model.resources import CPU, GPU, Amounts
 from app.model.snapshot import PART, NodeTable, SharedDevice, Snapshot
-from app.scheduling.placement import kept_costs
+from app.scheduling.placement import packing
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.kept_costs import MOST_KEPT
 from app.scheduling.placement.packing import PackingCosts
@@ -70,14 +71,10 @@ def sharing(before: Snapshot, column: int, told: list[tuple[int, int]]) -> Snaps
     return replace(before, shared={**before.shared, NodeName(f"n{column}"): tuple(each)})
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    # All nodes of this small cluster would be judged together otherwise.
-    monkeypatch.setattr(kept_costs, "few_of", lambda _: 2)
-
-
+@pytest.mark.parametrize("most_alone", [0, NODES])
 @for_all(steps)
 def test_kept_costs_equal_those_worked_out_from_nothing(
+    most_alone: int,
     steps: list[tuple[int, tuple[int, int, int], list[tuple[int, int]] | None, int, list[Pod]]],
 ) -> None:
     made = empty(table())
@@ -86,37 +83,41 @@ def test_kept_costs_equal_those_worked_out_from_nothing(
         made = made if told is None else sharing(made, column, told)
         kept, new = (PlacementState(each, Strategy()) for each in (made, replace(made, nodes=table())))
         for pod in pods:
-            assert kept.costs(pod).tolist() == new.costs(pod).tolist()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(packing, "MOST_ALONE", most_alone)
+                assert kept.costs(pod).tolist() == new.costs(pod).tolist()
             assert kept.place([pod]) == new.place([pod])
 
 
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """Record the columns that are judged alone, and `None` for all nodes together."""
-    found, together, alone = list[int | None](), PackingCosts._everywhere, PackingCosts.cost_at
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[list[int] | None]:
+    """Record which nodes are judged; `None` for all nodes."""
+    found, everywhere, among = list[list[int] | None](), PackingCosts._everywhere, PackingCosts._among
 
-    def everywhere(costs: PackingCosts, *asked: Any) -> Amounts:
+    def note_all(costs: PackingCosts, *asked: Any) -> Amounts:
         found.append(None)
-        return together(costs, *asked)
+        return everywhere(costs, *asked)
 
-    def at(costs: PackingCosts, *asked: Any) -> int:
-        found.append(asked[-1])
-        return alone(costs, *asked)
+    def note(costs: PackingCosts, columns: NDArray[np.int64], *asked: Any) -> Amounts | Sequence[int]:
+        found.append(columns.tolist())
+        return among(costs, columns, *asked)
 
-    monkeypatch.setattr(PackingCosts, "_everywhere", everywhere)
-    monkeypatch.setattr(PackingCosts, "cost_at", at)
+    monkeypatch.setattr(PackingCosts, "_everywhere", note_all)
+    monkeypatch.setattr(PackingCosts, "_among", note)
     return found
 
 
 def test_only_nodes_that_have_changed_since_the_last_snapshot_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     found, made, pod = judged(monkeypatch), empty(table()), PODS[2]
-    changes: list[tuple[Callable[[Snapshot], Snapshot], list[int | None]]] = [
+    changes: list[tuple[Callable[[Snapshot], Snapshot], list[list[int] | None]]] = [
         (lambda made: made, [None]),
-        (lambda made: changed(made, 1, cpu=3, gpus=5), [1]),
+        (lambda made: changed(made, 1, cpu=3, gpus=5), [[1]]),
         (lambda made: replace(made, version=2), []),
-        (lambda made: sharing(made, 3, [(500 * PART, 0)]), [None]),  # the columns of the parts are others
-        (lambda made: sharing(made, 3, [(200 * PART, 0)]), [3]),
-        (lambda made: sharing(changed(made, 0, cpu=3, gpus=5), 2, [(500 * PART, 0)]), [0, 2]),
-        (lambda made: sharing(made, 3, []), [None]),
+        (lambda made: sharing(made, 3, [(500 * PART, 0)]), [[3]]),
+        (lambda made: sharing(changed(made, 0, cpu=3, gpus=5), 3, [(200 * PART, 0)]), [[0, 3]]),
+        (lambda made: sharing(made, 2, [(500 * PART, 0), (500 * PART, 0)]), [[2]]),
+        (lambda made: sharing(made, 3, []), [[3]]),
+        (lambda made: replace(made, shared={}), [[2]]),
+        (lambda made: replace(made, free=made.free - 1000), [None]),
         (lambda made: replace(made, mix=MIXES[1]), [None]),
     ]
 
@@ -125,6 +126,17 @@ def test_only_nodes_that_have_changed_since_the_last_snapshot_are_judged(monkeyp
         PlacementState(made, Strategy()).costs(pod)
         assert found == expected
         found.clear()
+
+
+def test_costs_include_the_changes_between_two_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, first = judged(monkeypatch), empty(table())
+    second = changed(first, 1, cpu=3, gpus=5)
+    third = changed(second, 2, cpu=3, gpus=5)
+
+    for made, pod in ((first, PODS[0]), (first, PODS[1]), (second, PODS[0]), (third, PODS[1]), (second, PODS[1])):
+        PlacementState(made, Strategy()).costs(pod)
+
+    assert found == [None, None, [1], [1, 2], [2]]
 
 
 def test_the_kinds_of_pods_asked_about_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,18 +156,15 @@ def test_what_a_plan_has_taken_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
     state.stock.take(Assignment(pod, 2, (), later=False))
 
     assert state.costs(pod).tolist() != before.tolist()
-    state.costs(pod)[:] = 7
     assert PlacementState(made, Strategy()).costs(pod).tolist() == before.tolist()
-    assert found == [None, 2, 2]
+    assert found == [None, None]
 
 
-def test_parts_that_a_plan_takes_one_after_the_other_count() -> None:
-    made, pod = empty(table()), given.pod("quarter", gpus=0, cpu=0, sharing=Sharing(portion_ppm=250_000))
-    state = PlacementState(made, Strategy())
+def test_callers_may_write_to_the_costs() -> None:
+    made, pod = empty(table()), PODS[1]
+    before = PlacementState(made, Strategy()).costs(pod).tolist()
 
-    for taken in range(1, 4):
-        state.place([pod])
-        new = PlacementState(replace(made, nodes=table()), Strategy())
-        for _ in range(taken):
-            new.place([pod])
-        assert state.costs(pod).tolist() == new.costs(pod).tolist()
+    for _ in range(2):
+        PlacementState(made, Strategy()).costs(pod)[:] = 7
+
+    assert PlacementState(made, Strategy()).costs(pod).tolist() == before

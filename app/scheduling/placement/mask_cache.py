@@ -12,11 +12,6 @@ MOST_CHANGES = 4096
 MOST_ANSWERS = 128
 
 
-def few_of(nodes: int) -> int:
-    """Return the number of nodes up to which asking about each alone is cheaper than asking about all nodes."""
-    return max(1, nodes // ALONE)
-
-
 class Remembered(Copied):
     """Local to one `FreeResources`, which reports every change of a node."""
 
@@ -30,7 +25,7 @@ class Remembered(Copied):
 
     def __init__(self, nodes: int) -> None:
         """Start empty."""
-        self._few = few_of(nodes)
+        self._few = max(1, nodes // ALONE)
         self._changed, self._answers, self._own = [], {}, set()
 
     def forget(self) -> None:

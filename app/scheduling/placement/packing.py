@@ -8,6 +8,7 @@ Of nodes that lose the same, the fullest is best. All amounts are those after al
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.model.pod import Sharing
 from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY, UNLIMITED, Amounts, gpu_milli_of
@@ -15,6 +16,7 @@ from app.model.snapshot import PART, NodeTable
 from app.scheduling.placement.expected_use import MOST_GPUS, UNIT, ExpectedUse
 from app.scheduling.placement.free_resources import FreeResources
 from app.scheduling.placement.kept_costs import KeptCosts
+from app.scheduling.placement.parts import ALL, Columns
 
 _TIE = 1 << 12
 """The weight of the worth against the free amounts, which count less than this together."""
@@ -32,6 +34,9 @@ CPU are used after all.
 
 _MOST_MILLI = 2 * MOST_GPUS * GPU_MILLI
 """A node with more GPUs in all forms together is judged like one with this amount."""
+
+MOST_ALONE = 16
+"""The most nodes that are faster to judge one by one than together."""
 
 _Left = tuple[int, int, int, int]
 """Of one node: its whole GPUs, 0 .. `MOST_GPUS`; the expected use of its shared GPUs; all GPUs in all forms, in
@@ -67,27 +72,42 @@ class PackingCosts:
 
     def costs(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources) -> Amounts:
         """Return the cost of each node, shape [node], 0 .. 2^40. It has no meaning where there is no room."""
+        asked = amounts, sharing, stock
+        if stock.changes:
+            return self._everywhere(*asked)
+        question = tuple(amounts), sharing
         return self._kept.answer(
-            (tuple(amounts), sharing),
-            stock,
-            lambda: self._everywhere(amounts, sharing, stock),
-            lambda column: self.cost_at(amounts, sharing, stock, column),
+            question, stock, lambda: self._everywhere(*asked), lambda columns: self._among(columns, *asked)
         )
 
     def _everywhere(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources) -> Amounts:
-        use, future = self._use, stock.future
-        whole, parts, milli, worth = stock.remembered.answer(
-            "left GPUs", lambda: self._left(stock), lambda column: self._left_at(column, stock)
+        left = stock.remembered.answer(
+            "left GPUs", lambda: self._left(ALL, stock), lambda column: self._left_at(column, stock)
         )
+        return self._together(ALL, amounts, sharing, stock, left)
+
+    def _among(
+        self, columns: NDArray[np.int64], amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources
+    ) -> Amounts | Sequence[int]:
+        if len(columns) > MOST_ALONE:
+            return self._together(columns, amounts, sharing, stock, self._left(columns, stock))
+        return [self.cost_at(amounts, sharing, stock, column) for column in columns.tolist()]
+
+    def _together(
+        self, columns: Columns, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources, left: Amounts
+    ) -> Amounts:
+        use, future = self._use, stock.future
+        whole, parts, milli, worth = left
         taken = np.full_like(whole, self._taken(amounts))
         opened = np.full_like(whole, amounts[GPU] // GPU_MILLI)
         if sharing is not None:
-            opened, gained, taken = self._shared(sharing, whole, stock)
+            opened, gained, taken = self._shared(columns, sharing, stock, whole)
             parts = parts + gained
         milli = np.maximum(milli - taken, 0)
-        cpu, memory = np.maximum(future[CPU] - amounts[CPU], 0), np.maximum(future[MEMORY] - amounts[MEMORY], 0)
+        cpu, memory = (np.maximum(future[row, columns] - amounts[row], 0) for row in (CPU, MEMORY))
         after = use.whole[np.maximum(whole - opened, 0)] + parts - use.shortages(milli, cpu, memory)
-        free = np.minimum(cpu * _SHARE // self._cpu, _SHARE) + np.minimum(milli * _SHARE // self._gpu, _SHARE)
+        free = np.minimum(cpu * _SHARE // self._cpu[columns], _SHARE)
+        free += np.minimum(milli * _SHARE // self._gpu[columns], _SHARE)
         lost = worth - after + milli * (UNIT * _FULL) // GPU_MILLI
         costs: Amounts = np.clip(_OFFSET + lost * _TIE + free, 0, _MOST)
         return costs
@@ -96,16 +116,16 @@ class PackingCosts:
         """Return how many milli-GPUs the amounts are, without shared GPUs."""
         return min(amounts[GPU] + sum(amounts[row] * unit for row, unit in self._rows), _MOST_MILLI)
 
-    def _left(self, stock: FreeResources) -> Amounts:
+    def _left(self, columns: Columns, stock: FreeResources) -> Amounts:
         """Return what is left of each node, shape [4, node], as `_Left` lists it."""
-        use, future, shared = self._use, stock.future, stock.devices.columns()
+        use, future, (places, shared) = self._use, stock.future[:, columns], stock.devices.columns().of(columns)
         milli = np.maximum(future[GPU], 0)
         whole, parts = np.minimum(milli // GPU_MILLI, MOST_GPUS), np.zeros_like(milli)
-        full = self._parts[shared.columns, None]
+        full = self._parts[columns][places, None]
         # A device that is whole again in future is counted with the whole GPUs.
-        each = np.where(shared.future < full, np.maximum(shared.future, 0), 0) * GPU_MILLI // full
-        parts[shared.columns] = use.part[each].sum(axis=1)
-        milli[shared.columns] += each.sum(axis=1)
+        each = np.where(shared < full, np.maximum(shared, 0), 0) * GPU_MILLI // full
+        parts[places] = use.part[each].sum(axis=1)
+        milli[places] += each.sum(axis=1)
         for row, unit in self._rows:
             milli += np.clip(future[row], 0, _MOST_MILLI) * unit
         milli = np.minimum(milli, _MOST_MILLI)
@@ -114,28 +134,30 @@ class PackingCosts:
         )
         return np.stack([whole, parts, milli, worth])
 
-    def _shared(self, sharing: Sharing, whole: Amounts, stock: FreeResources) -> tuple[Amounts, Amounts, Amounts]:
+    def _shared(
+        self, columns: Columns, sharing: Sharing, stock: FreeResources, whole: Amounts
+    ) -> tuple[Amounts, Amounts, Amounts]:
         """Return what the parts of GPUs would change on each node, shape [node] each.
 
         These are the number of whole GPUs that become shared, the gain in expected use, and the milli-GPUs taken.
         """
-        part, shared, needs = self._use.part, stock.devices.columns(), stock.devices.needs(sharing)
-        columns, full = shared.columns, self._parts[shared.columns, None]
-        need = needs[columns, None]
-        fits = (shared.future >= need) & (shared.future < full)
+        part, (places, shared) = self._use.part, stock.devices.columns().of(columns)
+        memory, needs = self._parts[columns], stock.devices.needs(sharing)[columns]
+        full, need = memory[places, None], needs[places, None]
+        fits = (shared >= need) & (shared < full)
         if self._opens_first:
-            fits &= whole[columns, None] < sharing.devices
+            fits &= whole[places, None] < sharing.devices
         # The fullest devices that fit, as `SharedDevices.choose` takes them.
-        chosen = np.sort(np.where(fits, shared.future, UNLIMITED), axis=1)[:, : sharing.devices]
+        chosen = np.sort(np.where(fits, shared, UNLIMITED), axis=1)[:, : sharing.devices]
         used = chosen < UNLIMITED
         before = np.where(used, chosen, 0) * GPU_MILLI // full
         after = np.where(used, chosen - need, 0) * GPU_MILLI // full
         opened = np.full_like(whole, sharing.devices)
-        opened[columns] -= used.sum(axis=1)
-        rest = np.maximum(self._parts - needs, 0) * GPU_MILLI // self._parts
+        opened[places] -= used.sum(axis=1)
+        rest = np.maximum(memory - needs, 0) * GPU_MILLI // memory
         gained, taken = opened * (part[rest] - self._use.opening), opened * (GPU_MILLI - rest)
-        gained[columns] += (part[after] - part[before]).sum(axis=1)
-        taken[columns] += (before - after).sum(axis=1)
+        gained[places] += (part[after] - part[before]).sum(axis=1)
+        taken[places] += (before - after).sum(axis=1)
         return opened, gained, taken
 
     def cost_at(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources, column: int) -> int:

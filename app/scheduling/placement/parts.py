@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.model.names import NodeName
 from app.model.pod import PPM
-from app.model.snapshot import PART, SharedDevice, Snapshot
+from app.model.snapshot import PART, Mask, SharedDevice, Snapshot
 from app.scheduling.copies import Copied, Owned, Value
 
 assert PART == PPM  # a millionth of a device of M MiB is M parts  # noqa: S101 # what `SharedDevices` relies on
@@ -24,6 +24,11 @@ class Divided(NamedTuple):
     future: int
     """Parts free after all terminating pods are gone."""
 
+
+Columns = slice | NDArray[np.int64]
+"""Some nodes, by their columns."""
+
+ALL = slice(None)
 
 Flags = NDArray[np.bool_]
 """Shape [row, slot], as in `FreeParts`."""
@@ -62,12 +67,26 @@ class FreeParts(Copied):
         self.free[row, : len(devices)] = [each.free for each in devices]
         self.future[row, : len(devices)] = [each.future for each in devices]
 
-    def changed_since(self, before: "FreeParts") -> NDArray[np.int64] | None:
-        """Return the nodes with other parts in future, shape [row]. Return None if the rows are in another order."""
-        rows, slots = before.future.shape
-        if slots != self.future.shape[1] or not np.array_equal(self.columns[:rows], before.columns):
-            return None
-        return np.append(self.columns[:rows][(self.future[:rows] != before.future).any(axis=1)], self.columns[rows:])
+    def of(self, columns: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which of these nodes have a row, by their places in `columns`, and their parts in future."""
+        if isinstance(columns, slice):
+            return self.columns, self.future
+        rows = np.array([self._rows.get(column, -1) for column in columns.tolist()], dtype=np.int64)
+        places = (rows >= 0).nonzero()[0]
+        return places, self.future[rows[places]]
+
+    def differs(self, other: "FreeParts", nodes: int) -> Mask:
+        """Return which of so many nodes have other parts in future, shape [node]."""
+        if self.columns is other.columns and self.future.shape == other.future.shape:
+            mask = np.zeros(nodes, dtype=np.bool_)
+            mask[self.columns] = (self.future != other.future).any(axis=1)
+            return mask
+        slots = max(self.future.shape[1], other.future.shape[1])
+        both = np.full((2, nodes, slots), -1, dtype=np.int64)
+        for by_node, parts in zip(both, (self, other), strict=True):
+            by_node[parts.columns, : parts.future.shape[1]] = parts.future
+        different: Mask = (both[0] != both[1]).any(axis=1)
+        return different
 
 
 class Initial:
