@@ -63,7 +63,7 @@ class Memo(dict[Hashable, Any]):
 
     * an answer follows from the table and the question alone, so it does not matter who writes it, or how often. One
       that follows from a snapshot, too, is stored with what it follows from, and is used again only for the same;
-    * an answer is never changed once it is here. One that grows only ever adds such answers, by one step each;
+    * an answer is never changed once it is here. One that grows adds, replaces or drops such answers, each by one step;
     * an answer may be forgotten at any time. So it is read by `get`, once, and kept by the reader; `memo[...]` after
       `in` would fail when another thread forgets in between, and is refused.
     """
