@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.owner import Origin
@@ -207,6 +208,10 @@ class Pod:
     """Seconds since the epoch; only the order matters."""
     runs_at_most_s: float | None = None
     """`spec.activeDeadlineSeconds`, after which the kubelet ends the pod; None when there is no limit."""
+    checkpoint_s: float = inf
+    """The pod saves its work at least once in so many seconds, by its owner's word. An eviction loses no more than
+    that.
+    """
     managed: bool = True
     """False for pods of other schedulers. Their requests are only subtracted."""
     bare: bool = False

@@ -145,6 +145,12 @@ class PodGroup:
         """The tree of sub-groups. A group without sub-groups has one pod set."""
         return self.root or SubGroup(pod_sets=(PodSet(min_member=self.min_member),))
 
+    def unsaved_s(self, now: float) -> float:
+        """Return for how many seconds of work an eviction loses at most: since the start, or the last checkpoint."""
+        if self.started_at is None:
+            return 0.0
+        return min(now - self.started_at, max((one.pod.checkpoint_s for one in self.placed), default=inf))
+
     def pod_set(self, pod: Pod) -> str:
         """Return the name of the pod set that the pod belongs to."""
         return pod.subgroup if self.root is not None else ""

@@ -1,6 +1,7 @@
 """The decoder of pods: requests, ownership, constraints and state."""
 
 from copy import deepcopy
+from math import inf
 from typing import Any
 
 import pytest
@@ -177,6 +178,17 @@ def sharer(annotations: Raw, **spec: Any) -> Raw:
 
 def read(raw: Raw, *, rules: Rules = USUAL_RULES) -> Pod:
     return decode.pod(raw, profiles=PROFILES, rules=rules)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("10m", 600.0), ("1h30m", 5400.0), ("0s", 0.0), ("soon", inf), (5, inf)])
+def test_the_time_between_checkpoints_is_read_from_an_annotation(text: object, seconds: float) -> None:
+    annotation = "workload.leeboard.dev/checkpoint-interval"
+
+    found = pod(container(), meta={"annotations": {annotation: text}})
+
+    assert found.checkpoint_s == seconds
+    assert (annotation in found.problem) is (seconds == inf)
+    assert pod(container()).checkpoint_s == inf
 
 
 def test_a_gpu_share_is_read_from_annotations() -> None:

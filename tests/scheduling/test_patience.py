@@ -1,6 +1,7 @@
 """Evictions for a PodGroup cost no more work than it has waited for, except for the deserved share of its queue."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given as for_all
@@ -8,6 +9,7 @@ from hypothesis import settings
 
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY, PlanMemory
+from app.model.pod import Placed
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.snapshot import Snapshot
@@ -150,6 +152,25 @@ def test_a_pod_moves_when_the_pod_that_needs_its_room_has_waited_for_as_long_as_
     # The other pod has worked for 4 x (100 + t) GPU-seconds; 8 x t were waited for after t = 100 s.
     assert len(after(snapshot, 99.0).evictions) == 0
     assert [each.action for each in after(snapshot, 101.0).evictions] == [Action.CONSOLIDATE]
+
+
+@pytest.mark.parametrize(("checkpoint_s", "moves"), [(inf, 0), (60.0, 1)])
+def test_a_pod_that_saves_its_work_loses_no_more_than_the_time_since_its_last_checkpoint(
+    checkpoint_s: float, moves: int
+) -> None:
+    snapshot = in_two_halves(ran_s=10_000.0)
+    held = {
+        key: replace(group, placed=tuple(_saving(one, checkpoint_s) for one in group.placed))
+        for key, group in snapshot.running.items()
+    }
+
+    # 4 GPUs x 60 s are lost at most; 8 GPUs have waited for 31 s.
+    assert len(after(replace(snapshot, running=held), 29.0).evictions) == 0
+    assert len(after(replace(snapshot, running=held), 31.0).evictions) == moves
+
+
+def _saving(one: Placed, checkpoint_s: float) -> Placed:
+    return replace(one, pod=replace(one.pod, checkpoint_s=checkpoint_s))
 
 
 HOUR_S = 3600.0

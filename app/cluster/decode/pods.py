@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from sys import intern
 from typing import NamedTuple
 
 from app.cluster.decode.claims import missing_claim
 from app.cluster.decode.demand import request
+from app.cluster.decode.durations import duration_ms
 from app.cluster.decode.environment import shows_devices
 from app.cluster.decode.excess import excess, trimmed
 from app.cluster.decode.neighbours import neighbours
@@ -34,6 +36,10 @@ PREEMPTIBILITY_LABEL = "kai.scheduler/preemptibility"
 TASK_PRIORITY_LABEL = "kai.scheduler/task-priority"
 SUBGROUP_LABEL = "kai.scheduler/subgroup-name"
 POD_GROUP_ANNOTATION = "pod-group-name"
+CHECKPOINT_ANNOTATION = "workload.leeboard.dev/checkpoint-interval"
+"""A duration: the pod saves its work at least as often. Owners write it, so it has not the prefix of Leeboard's own
+annotations, which a policy guards.
+"""
 
 UNPREPARED = (
     "it requests a part of a GPU, but its container lacks the variables that Leeboard's admission webhook adds; create"
@@ -77,6 +83,14 @@ def is_accepted(raw: object) -> bool:
 def _deadline_s(spec: Fields) -> float | None:
     deadline = spec.get("activeDeadlineSeconds")
     return float(deadline) if isinstance(deadline, int) and 0 < deadline < 1 << 31 else None
+
+
+def _checkpoint_s(reading: ObjectReading, annotations: Fields) -> float:
+    text = annotations.get(CHECKPOINT_ANNOTATION)
+    if text is None:
+        return inf
+    milliseconds = reading.number(f"annotation {CHECKPOINT_ANNOTATION}", text, duration_ms, otherwise=-1)
+    return inf if milliseconds < 0 else milliseconds / 1000
 
 
 def _is_scheduled(condition: Fields) -> bool:
@@ -160,6 +174,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         stays=not managed and any(_stays(one) for one in controllers),
         queue=_queue(reading, labels, managed=managed),
         runs_at_most_s=_deadline_s(spec),
+        checkpoint_s=_checkpoint_s(reading, parts.annotations) if managed else inf,
         # The device of a reservation pod is charged as the shared device that it is.
         request=replace(asked, gpu_milli=0) if reserves else asked,
         sharing=part,

@@ -70,6 +70,7 @@ class Evictable:
     def __init__(self, snapshot: Snapshot, stock: FreeResources) -> None:
         self.nodes = snapshot.nodes
         groups = list(snapshot.running.values())
+        self._before = groups
         self.ids: Mapping[GroupKey, int] = {group.key: index for index, group in enumerate(groups)}
         """The number of each running PodGroup."""
         queues = {name: index for index, name in enumerate(dict.fromkeys(group.queue for group in groups))}
@@ -261,9 +262,9 @@ class Evictable:
             if most < inf:
                 # A PodGroup that may lose a part of its pods loses less; one that has no start has done no work. What a
                 # part of a GPU costs depends on the other pods of the GPU, so pods with parts are not judged here.
-                ran_s = np.where(np.isfinite(self.started_at), now - self.started_at, 0.0)
+                unsaved_s = np.array([group.unsaved_s(now) for group in self._before])
                 sharers = np.bincount(self.rows.group, weights=self.rows.shares, minlength=len(self.ids)) > 0
-                found &= ~(self.whole & ~sharers & (ran_s * self.charges()[GPU] > most))
+                found &= ~(self.whole & ~sharers & (unsaved_s * self.charges()[GPU] > most))
             if len(self._scopes) >= MOST_SCOPES:
                 self._scopes.clear()
             self._scopes[scope] = found

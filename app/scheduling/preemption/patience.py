@@ -107,9 +107,7 @@ class Patience:
 
     def _worked(self, state: WhatIf, group: PodGroup, placed: Sequence[Placed], axis: int) -> float:
         """Return the work that is lost when these pods are evicted: an amount times seconds."""
-        if group.started_at is None:
-            return 0.0
-        return (self.now - group.started_at) * sum(quantities(charge_at(state.snapshot, one))[axis] for one in placed)
+        return group.unsaved_s(self.now) * sum(quantities(charge_at(state.snapshot, one))[axis] for one in placed)
 
 
 def is_deserved(state: WhatIf, group: PodGroup, pods: Quantities) -> bool:
