@@ -3,6 +3,10 @@
 Pods arrive in random order until 130 % of the cluster's GPUs have been requested; no pod leaves. Allocation is the
 part of all GPUs that pods then have. The seed decides the order of the pods and of equal nodes, the same for all
 policies. `make bench-placement` runs it on a small sample of a public trace.
+
+lookahead: Leeboard, with arrivals that wait for one another and are placed largest first; the planner does not do this,
+its order is that of the queues
+consolidating: Leeboard, and any pod may move for a pod that finds no room
 """
 
 import argparse
@@ -42,8 +46,11 @@ POLICIES: Mapping[str, Maker] = {
     "bestfit": BestFit,
     "fgd": Fgd,
     "leeboard": LeeboardPlacer,
+    "lookahead": LeeboardPlacer,
     "consolidating": ConsolidatingPlacer,
 }
+LOOKAHEAD = 64
+"""So many arrivals wait for one another under `lookahead`, and are placed largest first."""
 COMPARED_WITH = "fgd"
 PREFIX = "openb_pod_list_"
 PICTURES = (".svg", ".png", ".pdf")
@@ -92,7 +99,14 @@ def replays(
     for seed in seeds:
         ordered, arriving = in_fixed_order(nodes, seed), arrivals(trace, gpu_milli, seed)
         for policy in policies:
-            yield Replayed(policy, seed, replay(makers[policy](ordered, trace, seed), arriving, gpu_milli))
+            pods = largest_first(arriving, LOOKAHEAD) if policy == "lookahead" else arriving
+            yield Replayed(policy, seed, replay(makers[policy](ordered, trace, seed), pods, gpu_milli))
+
+
+def largest_first(arriving: Sequence[OpenbPod], number: int) -> list[OpenbPod]:
+    """Return the arrivals with the largest of each `number` of them first."""
+    batches = (arriving[begin : begin + number] for begin in range(0, len(arriving), number))
+    return [pod for batch in batches for pod in sorted(batch, key=lambda pod: (-pod.total_milli, -pod.cpu_milli))]
 
 
 def trace_name(path: Path) -> str:
