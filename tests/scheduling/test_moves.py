@@ -133,3 +133,24 @@ def test_the_work_of_a_search_in_vain_does_not_grow_with_the_cluster(nodes: int)
     assert (found.starts, found.evictions) == ((), ())
     assert found.whatifs <= 2 * moves.MOST_TRIALS
     assert not found.unfinished
+
+
+def test_many_tiny_pods_move_together() -> None:
+    nodes = [given.node("n0", gpus=1, cpu=100), given.node("n1", gpus=0, cpu=100)]
+    tiny = [runs(f"t{index}", "n0", gpus=0, cpu=1) for index in range(12)]
+    held = [*tiny, runs("fixed", "n0", gpus=0, cpu=88, ran_s=1e5)]
+
+    found = planned(nodes, *held, waits("w", cpu=12), waited_s=5000.0)
+
+    assert (set(moved(found)), started(found)) == ({f"t{index}" for index in range(12)}, {"n0"})
+
+
+def test_a_running_pod_with_a_resource_that_no_node_has_any_more_does_not_end_the_plan() -> None:
+    nodes = [given.node(name, gpus=2) for name in ("n0", "n1")]
+    odd = replace(given.pod("odd", scalars=(("example.com/gone", 1),)), group=given.pod("a", gang="a").group)
+    pair = given.group(running=[given.placed(given.pod("a", gang="a"), "n0"), given.placed(odd, "n0")], min_member=2)
+    held = [replace(pair, started_at=NOW - 100), runs("b", "n1", ran_s=500.0)]
+
+    found = planned(nodes, *held, waits("w", gpus=2))
+
+    assert found.refusals

@@ -15,8 +15,10 @@ from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY
 from app.model.snapshot import PART, Mask, NodeTable
 from app.scheduling.placement.free_resources import FreeResources
-from app.scheduling.preemption.evictable import Evictable
+from app.scheduling.preemption import prospects
+from app.scheduling.preemption.budget import NAMED, Budget
 from app.scheduling.preemption.victims import VictimBatch
+from app.scheduling.preemption.whatif import WhatIf
 
 MOST_NODES = 64
 """On so many nodes moves are looked for."""
@@ -34,7 +36,37 @@ Price = Callable[[VictimBatch], int]
 """What it costs to move a chunk: at least 0, in any unit."""
 
 
-def nearest(pod: Pod, stock: FreeResources, candidates: Mask, nodes: NodeTable) -> list[int]:
+def cheapest(  # noqa: PLR0913 - one question: for which pod, where, and which pods may move at which price
+    state: WhatIf,
+    pod: Pod,
+    stock: FreeResources,
+    candidates: Mask,
+    movable: Mask,
+    *,
+    is_safe: Callable[[PodGroup], bool],
+    price: Price,
+    budget: Budget,
+) -> list[Sequence[VictimBatch]]:
+    """Return sets of chunks on one node each that make room for the pod, the cheapest first: at most `MOST_TRIALS`.
+
+    `candidates` are the nodes where moves may help, shape [node]; `movable` are the PodGroups that may move, shape
+    [group]. `stock` is what is free. Sets with the same price are in eviction order.
+    """
+    evictable, place, nodes = state.evictable, prospects.line(state).places, state.snapshot.nodes
+    found = list[tuple[int, tuple[int, int], Sequence[VictimBatch]]]()
+    for column, groups in _on_nodes(state, movable, stock, _nearest(pod, stock, candidates, nodes)):
+        if not budget.walk(NAMED * len(groups)):
+            break
+        chunks = [chunk for group in groups if not is_safe(group) and (chunk := state.roster.chunk(group)) is not None]
+        chunks.sort(key=lambda chunk: place.item(evictable.ids[chunk.group.key]))
+        here = NodeMoves(pod, column, stock, nodes)
+        for total, chosen in here.cheapest(chunks, price):
+            last = max((place.item(evictable.ids[each.group.key]), here.turn(each)) for each in chosen)
+            found.append((total, last, chosen))
+    return [chosen for *_, chosen in sorted(found, key=lambda each: each[:2])[:MOST_TRIALS]]
+
+
+def _nearest(pod: Pod, stock: FreeResources, candidates: Mask, nodes: NodeTable) -> list[int]:
     """Return the columns of the nodes where the fewest GPUs, then the least CPU, are missing: at most `MOST_NODES`."""
     columns, asked = np.flatnonzero(candidates), stock.taken(pod)
     whole = np.maximum(nodes.device_memory_mib[columns] * PART, 1)
@@ -47,18 +79,16 @@ def nearest(pod: Pod, stock: FreeResources, candidates: Mask, nodes: NodeTable) 
     return found
 
 
-def on_nodes(
-    evictable: Evictable, movable: Mask, placeable: Mask, stock: FreeResources, columns: Sequence[int]
+def _on_nodes(
+    state: WhatIf, movable: Mask, stock: FreeResources, columns: Sequence[int]
 ) -> Iterator[tuple[int, list[PodGroup]]]:
-    """Yield for each of these nodes the PodGroups with a pod there that may find another place.
-
-    `movable` are the PodGroups that may move, shape [group]; `placeable` are the shapes with room, shape [shape].
-    """
-    rows, here = evictable.rows, np.zeros(len(evictable.nodes.nodes), dtype=np.bool_)
+    """Yield for each of these nodes the movable PodGroups with a pod there that may find another place."""
+    evictable, here = state.evictable, np.zeros(len(state.snapshot.nodes.nodes), dtype=np.bool_)
+    rows = evictable.rows
     here[columns] = True
     pods = np.flatnonzero(rows.alive & here[rows.node] & movable[rows.group])
     # A pod may also take the place that another pod of its PodGroup, or another part of its GPU, leaves.
-    finds = placeable[rows.shape[pods]] | evictable.unlike[rows.group[pods]]
+    finds = prospects.placeable(state)[rows.shape[pods]] | evictable.unlike[rows.group[pods]]
     finds |= rows.shares[pods] & evictable.repackable(stock)[rows.node[pods]]
     pods, groups = pods[finds], dict[int, dict[int, None]]()
     for column, group in zip(rows.node[pods].tolist(), rows.group[pods].tolist(), strict=True):
@@ -188,14 +218,12 @@ class NodeMoves:
         freed = [0] * len(self._asked)
         for one in chunk.placed:
             if one.node == self._node:
-                for row, amount in enumerate(self._stock.taken(one.pod)):
+                for row, amount in enumerate(self._stock.amounts(one.pod) or ()):
                     freed[row] += amount
         return freed
 
 
 def _use(item: _Item, missing: Sequence[int], gpus: int) -> int:
     """Return how much of what is missing the item frees: 0 for nothing, `_USE` for all of one resource."""
-    use = min(item.gpus, gpus) * _USE // gpus if gpus > 0 else 0
-    return use + sum(
-        min(freed, short) * _USE // short for freed, short in zip(item.freed, missing, strict=True) if short
-    )
+    pairs = [(item.gpus, gpus), *zip(item.freed, missing, strict=True)]
+    return sum(-(-min(freed, short) * _USE // short) for freed, short in pairs if short > 0)

@@ -145,27 +145,21 @@ class VictimSearch:
 
     def _moved(self, step: SearchStep, moving: Patience) -> WhatIf | None:
         """Return the plan with the cheapest moves that make room for the pod of a step; None if none help."""
-        (pod,), state = step.pods, self._before
-        evictable, stock, nodes = state.evictable, step.base.board.stock, state.snapshot.nodes
-        movable = evictable.any_of(self._scopes)
-        movable[[evictable.ids[key] for key in step.base.changed if key in evictable.ids]] = False
-        columns, found = (
-            moves.nearest(pod, stock, self._near, nodes),
-            list[tuple[int, tuple[int, int], Sequence[VictimBatch]]](),
+        state = self._before
+        movable = state.evictable.any_of(self._scopes)
+        movable[[state.evictable.ids[key] for key in step.base.changed if key in state.evictable.ids]] = False
+        sets = moves.cheapest(
+            state,
+            step.pods[0],
+            step.base.board.stock,
+            self._near,
+            movable,
+            is_safe=lambda group: self._safety(group) is not Safety.NONE,
+            price=lambda chunk: moving.price(state, chunk),
+            budget=self._budget,
         )
-        place = prospects.line(state).places
-        for column, groups in moves.on_nodes(evictable, movable, prospects.placeable(state), stock, columns):
-            if not self._budget.walk(NAMED * len(groups)):
-                break
-            known = (state.roster.chunk(group) for group in groups if self._safety(group) is Safety.NONE)
-            chunks = [chunk for chunk in known if chunk is not None]
-            chunks.sort(key=lambda chunk: place.item(evictable.ids[chunk.group.key]))
-            on_node = moves.NodeMoves(pod, column, stock, nodes)
-            for price, chosen in on_node.cheapest(chunks, lambda chunk: moving.price(state, chunk)):
-                last = max((place.item(evictable.ids[each.group.key]), on_node.turn(each)) for each in chosen)
-                found.append((price, last, chosen))
-        for *_, cheapest in sorted(found, key=lambda each: each[:2])[: moves.MOST_TRIALS]:
-            after = self._trials.attempt(step, cheapest) or self._trials.attempt(step, cheapest, asking_first=True)
+        for chunks in sets:
+            after = self._trials.attempt(step, chunks) or self._trials.attempt(step, chunks, asking_first=True)
             if after is not None or self._budget.spent:
                 return after
         return None
