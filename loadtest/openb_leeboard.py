@@ -102,7 +102,7 @@ class LeeboardPlacer:
             return
         usage = {QUEUE: Usage(allocated=Resources(pods=self._arrived - len(self._waiting)))}
         now = replace(self._now(), usage=usage, groups=self._waiting)
-        self._state = PlacementState(replace(now, mix=self._arrivals.mix(now)), Strategy())
+        self._state = PlacementState(replace(now, mix=self._arrivals.learn(now)), Strategy())
 
     def _now(self) -> Snapshot:
         """Return the cluster without what was given back."""

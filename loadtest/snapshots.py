@@ -85,7 +85,7 @@ def learnt(made: Snapshot) -> Snapshot:
     for group in made.running.values():
         for one in group.placed:
             arrivals.note_start(one.pod, nodes.device_memory_mib.item(nodes.index[one.node]))
-    return replace(made, mix=arrivals.mix(made))
+    return replace(made, mix=arrivals.learn(made))
 
 
 def queue(name: str, deserved: int) -> Queue:

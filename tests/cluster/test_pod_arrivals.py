@@ -37,7 +37,7 @@ def bound(number: int, *, gpus: int = 2, **more: object) -> Pod:
 
 
 def learnt(cache: ClusterCache) -> TypicalMix:
-    mix = cache.snapshot().mix
+    mix = cache.arrivals.learn(cache.snapshot())
     assert mix is not None
     return mix
 
@@ -55,7 +55,7 @@ def test_without_gpu_nodes_there_is_no_mix() -> None:
     cache = ClusterCache()
     cache.apply_node(given.node("n", gpus=0))
 
-    assert cache.snapshot().mix is None
+    assert cache.arrivals.learn(cache.snapshot()) is None
 
 
 def test_started_and_waiting_pods_count() -> None:
@@ -173,7 +173,7 @@ def start(started: arrivals.PodArrivals, pods: int, *, gpus: int) -> None:
 
 def counted(started: arrivals.PodArrivals) -> dict[TypicalPod, int]:
     node = given.snapshot([given.node("n", cpu=4000)], [], [])
-    mix = started.mix(node)
+    mix = started.learn(node)
     assert mix is not None
     return dict(zip(mix.pods, mix.counts, strict=True))
 
@@ -207,8 +207,8 @@ def test_the_mix_is_made_again_as_often_after_a_million_pods() -> None:
     pod = given.pod("p")
     for _ in range(50_000):
         started.note_start(pod, 1000)
-    before = started.mix(node)
+    before = started.learn(node)
     for _ in range(arrivals.MOST_COUNTED // 10):
         started.note_start(pod, 1000)
 
-    assert started.mix(node) is not before
+    assert started.learn(node) is not before

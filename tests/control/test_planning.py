@@ -252,6 +252,7 @@ async def test_many_podgroups_are_planned_in_a_thread_while_questions_are_answer
     async with living("a", "other", gpus=MANY) as world:
         known = world.pod("known")
         await world.choose(known, "a")
+        await passes(1)
         threads_take(10)
         pods = [world.pod(f"p{number}") for number in range(MANY)]
         await passes(1)
@@ -342,6 +343,7 @@ async def test_a_gang_with_a_topology_is_planned_in_a_thread_in_a_large_cluster(
 
 async def test_late_starts_of_a_plan_in_a_thread_are_dropped_and_decided_again() -> None:
     async with living("a", gpus=1) as world:
+        await passes(1)
         threads_take(5)
         pods = [world.pod(f"p{number}") for number in range(MANY)]
         await passes(1)

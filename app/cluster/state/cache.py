@@ -73,7 +73,8 @@ class ClusterCache:
         """Reserves nodes for pods."""
         self.findings = SchedulerFindings(self.pods, self.groups)
         self.unread = UnreadPods(self.nodes)
-        self._arrivals = PodArrivals()
+        self.arrivals = PodArrivals()
+        """What is learnt of the pods that start. `control/cycle/learning.py` makes the typical mix of it."""
         self._payers = Payers()
         self.snapshots = Snapshots(
             changes=self.changes,
@@ -87,7 +88,7 @@ class ClusterCache:
             labelled=self.labelled,
             findings=self.findings,
             unread=self.unread,
-            arrivals=self._arrivals,
+            arrivals=self.arrivals,
         )
         """The Snapshots for the planner."""
 
@@ -251,7 +252,7 @@ class ClusterCache:
             self.groups.join(pod)
             self._settlement.follow_promise(before, pod)
             if pod.node is not None and (before is None or before.node is None):
-                self._arrivals.note_start(pod, self.nodes.device_mib(pod.node))
+                self.arrivals.note_start(pod, self.nodes.device_mib(pod.node))
         self._settlement.settle(pod.uid)
         for key, terms in on.items():
             self._settlement.follow_terms(key, terms)

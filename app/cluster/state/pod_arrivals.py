@@ -6,6 +6,7 @@ pods and a few more. Pods without a valid queue, and kinds of pods that no node 
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -34,13 +35,17 @@ _ONE = 1024
 
 
 class PodArrivals:
-    """Counts the pods that start, and makes a new mix each time their number, or that of the nodes, has grown."""
+    """Counts the pods that start, and knows when their number, or that of the nodes, has grown enough for a new mix.
+
+    Only a planning step makes a mix: from a frozen input, beside the event loop. All others read the last one.
+    """
 
     def __init__(self) -> None:
         """Start without pods."""
         self._started = Counter[TypicalPod]()
         self._seen = 0
         self._due = 0
+        self._gpu_nodes = 0
         self.last: TypicalMix | None = None
         """The last mix that was made; None before the first."""
 
@@ -58,41 +63,62 @@ class PodArrivals:
 
     def is_due(self, nodes: NodeTable) -> bool:
         """Whether a tenth more pods have started, or the number of GPU nodes has changed by a tenth."""
-        if self.last is None or self._seen >= self._due:
-            return True
-        return 10 * abs(_gpu_nodes(nodes) - self.last.gpu_nodes) > self.last.gpu_nodes
+        gpu_nodes = _gpu_nodes(nodes)
+        if not gpu_nodes:
+            return False
+        return self._seen >= self._due or 10 * abs(gpu_nodes - self._gpu_nodes) > self._gpu_nodes
 
-    def mix(self, snapshot: Snapshot) -> TypicalMix | None:
-        """Return the typical mix; None without GPU nodes. It stays the same object until it is due again."""
+    def freeze(self, snapshot: Snapshot) -> "MixInput":
+        """Return what a new mix is made from. None is due then for a while, whether or not this one is made."""
+        self._due = self._seen + max(min(self._seen, MOST_COUNTED) // 10, FEW)
+        self._gpu_nodes = _gpu_nodes(snapshot.nodes)
+        return MixInput(self._started.copy(), snapshot)
+
+    def assume(self, nodes: NodeTable) -> None:
+        """Have a mix of the assumed kind alone, of which every GPU node has room for one. A new mix stays due."""
+        gpu_nodes = _gpu_nodes(nodes)
+        if gpu_nodes:
+            self.last = TypicalMix((_assumed(nodes),), (FEW * _ONE,), (gpu_nodes,), gpu_nodes)
+
+    def learn(self, snapshot: Snapshot) -> TypicalMix | None:
+        """Make the mix at once if it is due, and return the last one; for replays, which have no event loop."""
         if self.is_due(snapshot.nodes):
-            assumed = _assumed(snapshot.nodes)
-            if assumed is None:
-                return None
-            self._due = self._seen + max(min(self._seen, MOST_COUNTED) // 10, FEW)
-            counts = self._started.copy()
-            most, asked = counts.total() + FEW * _ONE, _waiting(snapshot)
-            total = max(asked.total(), 1)
-            for kind, count in asked.items():
-                counts[kind] += count * min(most, total) // total
-            counts[assumed] += FEW * _ONE
-            self.last = _mix_of(counts, snapshot)
+            self.last = self.freeze(snapshot).mix()
         return self.last
+
+
+@dataclass(frozen=True, slots=True)
+class MixInput:
+    """The input of one mix, which nobody changes any more."""
+
+    started: Counter[TypicalPod]
+    snapshot: Snapshot
+
+    def mix(self) -> TypicalMix:
+        """Make the mix. The cluster has GPU nodes."""
+        snapshot, counts = self.snapshot, self.started.copy()
+        most, asked = counts.total() + FEW * _ONE, _waiting(snapshot)
+        total = max(asked.total(), 1)
+        for kind, count in asked.items():
+            counts[kind] += count * min(most, total) // total
+        counts[_assumed(snapshot.nodes)] += FEW * _ONE
+        return _mix_of(counts, snapshot)
 
 
 def _gpu_nodes(nodes: NodeTable) -> int:
     return int(np.count_nonzero(nodes.allocatable[GPU]))
 
 
-def _assumed(nodes: NodeTable) -> TypicalPod | None:
-    """Return the kind of pod that is assumed as long as few are known; None without GPU nodes.
+def _assumed(nodes: NodeTable) -> TypicalPod:
+    """Return the kind of pod that is assumed as long as few are known. There are GPU nodes.
 
     It requests one GPU, with half of the CPU and memory that GPU nodes have per GPU.
     """
     cpu_milli, memory_bytes, gpu_milli, _ = (
         int(amount) for amount in nodes.allocatable[:, nodes.allocatable[GPU] > 0].sum(axis=1)
     )
-    gpus = gpu_milli // GPU_MILLI
-    return TypicalPod(cpu_milli // 2 // gpus, memory_bytes // 2 // gpus, 1, GPU_MILLI) if gpus else None
+    gpus = max(gpu_milli // GPU_MILLI, 1)
+    return TypicalPod(cpu_milli // 2 // gpus, memory_bytes // 2 // gpus, 1, GPU_MILLI)
 
 
 def _waiting(snapshot: Snapshot) -> Counter[TypicalPod]:

@@ -1,7 +1,5 @@
 """Freezes the present state into Snapshots, and shows the nodes as columns."""
 
-from dataclasses import replace
-
 from app.cluster.changes import ChangeLog
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.groups.membership import Membership
@@ -21,7 +19,7 @@ from app.model.snapshot import NodeTable, Snapshot
 
 
 class Snapshots:
-    """Reads all parts of the cache. A Snapshot that is taken when the typical mix is due makes a new mix."""
+    """Reads all parts of the cache."""
 
     def __init__(  # noqa: PLR0913 # every part that a Snapshot shows
         self,
@@ -72,7 +70,7 @@ class Snapshots:
         """Freeze the present state; the cost is that of the changes, and one copy of each column."""
         waiting = self._groups.waiting()
         table, charges = self.table(), self._charges
-        made = Snapshot(
+        return Snapshot(
             version=self._changes.version,
             nodes=table,
             free=charges.free(),
@@ -92,8 +90,8 @@ class Snapshots:
             shared=self._gpus.listed(),
             idle_devices=self._gpus.idle(table),
             blocked_devices=self._gpus.blocked(),
+            mix=self._arrivals.last,
         )
-        return replace(made, mix=self._arrivals.mix(made))
 
     def places_without(self, pod: Pod, node: NodeName) -> Snapshot:
         """Freeze what is needed to choose a node for one pod alone, as if it had no place on this node; without groups.

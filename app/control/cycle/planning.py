@@ -19,6 +19,7 @@ from app.control.cycle.apply_plan import PlanApplier
 from app.control.cycle.attempts import Attempts
 from app.control.cycle.due_groups import DueGroups
 from app.control.cycle.kept_room import KeptRoom
+from app.control.cycle.learning import Learning
 from app.control.cycle.plan_effort import PlanEffort
 from app.control.cycle.policy_settings import policy_of
 from app.control.cycle.reserver import Reserver
@@ -80,6 +81,7 @@ class Planning:
         self._clock = clock
         self._wall_clock = wall_clock
         self._rivals = RivalPromises(cache, reserver)
+        self._learning = Learning(cache)
         self.effort = PlanEffort(cache, kept)
         self._due = DueGroups(cache, self._policy, wall_clock=wall_clock)
         self._changed = changed
@@ -122,6 +124,9 @@ class Planning:
                         await self._changed.wait()
                         await asyncio.sleep(GATHER_S)
             self._changed.clear()
+            if not self._readiness.freshness.failure():
+                # Also on a stand-by: its first plan has the mix.
+                await self._learning.learn()
             self.attempts.spread_changes()
             self._applier.forget_gone()
             if self._readiness.leadership.failure():
@@ -177,6 +182,7 @@ class Planning:
             self._due.note_begun(frozenset())
             self._due.note_planned(relief)
             return
+        self._learning.begin()
         snapshot = self._cache.snapshot()
         keys = self._due.among(snapshot)
         with self._metrics.plan_duration.time():
@@ -280,6 +286,7 @@ class Planning:
         # The groups that this plan refuses are known only later. Until then reservations may move.
         self._cache.changes.note_refusals()
         relief = self._cache.changes.relief
+        self._learning.begin()
         snapshot = self._cache.snapshot()
         keys = self._due.among(snapshot)
         with self._metrics.plan_duration.time():

@@ -1,0 +1,56 @@
+"""Makes the typical mix for the planner, beside the event loop. No reader of a Snapshot makes one."""
+
+import asyncio
+
+import structlog
+
+from app.cluster.state.cache import ClusterCache
+from app.cluster.state.pod_arrivals import MixInput
+from app.model.mix import TypicalMix
+from app.scheduling.placement.expected_use import expected_use
+
+log = structlog.get_logger()
+
+
+class Learning:
+    """A step of the planning loop. Only the event loop calls in here."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        """Make the mixes of this cache."""
+        self._cache = cache
+        self._running: asyncio.Task[None] | None = None
+        self._is_first = True
+
+    async def learn(self) -> None:
+        """Begin to make a new mix if one is due. Only for the first one, return when all later Snapshots have it."""
+        if self._running is None and self._cache.arrivals.is_due(self._cache.snapshots.table()):
+            arrived = self._cache.arrivals.freeze(self._cache.snapshot())
+            self._running = asyncio.create_task(self._make(arrived), name="learn")
+        if self._is_first and self._running is not None:
+            await asyncio.shield(self._running)
+            self._is_first = False
+
+    async def _make(self, arrived: MixInput) -> None:
+        try:
+            self._cache.arrivals.last = await asyncio.to_thread(_made, arrived)
+        except Exception:
+            # Plans go on with the last mix. The next one is made when more pods have started.
+            log.exception("learning the typical mix failed")
+        finally:
+            self._running = None
+
+    def begin(self) -> None:
+        """Have a first mix before the first plan, also for a plan that is made before `learn` was called.
+
+        It has only the assumed kind, which takes the event loop about a millisecond. `learn` is due all the same.
+        """
+        arrivals = self._cache.arrivals
+        if arrivals.last is None:
+            arrivals.assume(self._cache.snapshots.table())
+
+
+def _made(arrived: MixInput) -> TypicalMix:
+    mix = arrived.mix()
+    # The tables for this mix are remembered: no placement on the event loop has to make them.
+    expected_use(mix)
+    return mix
