@@ -14,7 +14,7 @@ from app.model.pod import ANYWHERE, PPM, Constraint, Operator, Placed, Pod, Requ
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.resources import GPU_MILLI, Resources
-from app.model.snapshot import PART, Mask, NodeTable, SharedDevice, Snapshot, Usage
+from app.model.snapshot import PART, Mask, NodeTable, SharedDevice, Snapshot
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.ranks import Strategy, Where
 from app.scheduling.placement.state import PlacementState, Shape, shape_of
@@ -76,7 +76,7 @@ class LeeboardPlacer:
         if seats is None:
             self._waiting[one.group] = PodGroup(key=one.group, queue=QUEUE, pending=(one,))
             return None
-        self._arrivals.note_start(one, DEVICE_MIB)
+        self._arrivals.note_start(one, QUEUE, DEVICE_MIB)
         return OpenbPlace(seats[0].column, seats[0].devices)
 
     def _seats(self, pod: Pod) -> Sequence[Assignment] | None:
@@ -100,8 +100,7 @@ class LeeboardPlacer:
         """Begin a new plan with the typical mix of what has arrived so far, when it is due."""
         if not self._arrivals.is_due(self._state.snapshot.nodes):
             return
-        usage = {QUEUE: Usage(allocated=Resources(pods=self._arrived - len(self._waiting)))}
-        now = replace(self._now(), usage=usage, groups=self._waiting)
+        now = replace(self._now(), groups=self._waiting)
         self._state = PlacementState(replace(now, mix=self._arrivals.learn(now)), Strategy())
 
     def _now(self) -> Snapshot:

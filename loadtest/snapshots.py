@@ -84,7 +84,7 @@ def learnt(made: Snapshot) -> Snapshot:
     arrivals, nodes = PodArrivals(), made.nodes
     for group in made.running.values():
         for one in group.placed:
-            arrivals.note_start(one.pod, nodes.device_memory_mib.item(nodes.index[one.node]))
+            arrivals.note_start(one.pod, group.queue, nodes.device_memory_mib.item(nodes.index[one.node]))
     return replace(made, mix=arrivals.learn(made))
 
 

@@ -6,6 +6,9 @@ from typing import NamedTuple
 from app.model.pod import Pod
 from app.model.resources import GPU_MILLI
 
+_SCARCEST = 100
+"""A kind of pod counts as if at least one in this number of GPU nodes had room for it."""
+
 
 class TypicalPod(NamedTuple):
     """What pods of one kind request. Node constraints are left out: they made placements no better when measured."""
@@ -35,6 +38,14 @@ class TypicalPod(NamedTuple):
             part_milli = max(pod.sharing.gpu_milli(device_memory_mib) // max(devices, 1), 1)
         cpu_milli, memory_bytes, *_ = pod.request.amounts
         return TypicalPod(_rounded(cpu_milli), _rounded(memory_bytes), devices, part_milli) if devices > 0 else None
+
+
+def competing(room: int, gpu_nodes: int) -> float:
+    """Return by which number of nodes the pods of a kind are divided, given the nodes with room for one of them.
+
+    Fewer nodes compete for a pod for which few have room, so each of them expects it more often.
+    """
+    return max(room, gpu_nodes / _SCARCEST, 1.0)
 
 
 def _rounded(amount: int) -> int:

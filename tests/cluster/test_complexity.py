@@ -174,7 +174,8 @@ def test_a_single_pod_costs_few_entries_of_dicts_and_tuples() -> None:
         cache.apply_pod(lone(number))
     cache.snapshot()
 
-    assert (entries(cache) - before) / (MANY - FEW) <= 32
+    # Each pod has a queue of its own, and each queue its own counts of started pods.
+    assert (entries(cache) - before) / (MANY - FEW) <= 34
 
 
 def test_nothing_is_left_of_deleted_pods_and_nodes() -> None:
@@ -194,7 +195,8 @@ def come_and_go(cache: ClusterCache, numbers: range) -> None:
         cache.apply_pod(lone(number))
         cache.apply_pod(half(number))
         cache.mark_leaving(PodUid(f"uid-p{number}"))
-    cache.snapshot()
+    # As a planning step does, which forgets the started pods of queues that do not exist.
+    cache.arrivals.freeze(cache.snapshot())
     for number in numbers:
         cache.delete_pod(PodUid(f"uid-p{number}"))
         cache.delete_pod(PodUid(f"uid-h{number}"))

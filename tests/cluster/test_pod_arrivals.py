@@ -1,4 +1,4 @@
-"""The typical mix of pods: what is learnt of pods that start and wait, and how little a tenant can change it."""
+"""The typical mix of pods: what is learnt of those that start and wait. `test_mix_input` has its bounds."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from app.cluster.state import mix_input
 from app.cluster.state import pod_arrivals as arrivals
 from app.cluster.state.cache import ClusterCache
 from app.model.mix import TypicalMix, TypicalPod
-from app.model.names import NodeName
+from app.model.names import NodeName, QueueName
 from app.model.pod import Pod, Sharing
 from tests import given
+
+Q = QueueName("q")
 
 ASSUMED = TypicalPod(4000, 32 * given.GIB, 1, 1000)
 """One GPU with half of what a node of 8 GPUs, 64 cores and 512 GiB has per GPU."""
@@ -93,33 +96,13 @@ def test_waiting_pods_that_say_nothing_about_gpus_do_not_count(more: dict[str, A
     assert weights(cluster(*pods)) == {ASSUMED: 20}
 
 
-def test_pods_that_never_start_count_no_more_than_the_running_pods_of_their_queue_and_a_few() -> None:
-    junk = [given.pod(f"j{number}", gpus=7, queue="junk") for number in range(900)]
-    running = [bound(number, gpus=0, cpu=0, queue="junk") for number in range(30)]
-    honest = [bound(number, gpus=2, cpu=0) for number in range(100, 200)]
-    kind = TypicalPod(1024, 0, 7, 1000)
-
-    assert weights(cluster(*junk))[kind] == 20
-    assert weights(cluster(*honest, *running, *junk))[kind] == 50
-
-
-def test_pods_of_many_queues_that_never_start_count_no_more_than_all_started_pods_and_a_few() -> None:
-    cache = cluster(*(bound(number, gpus=2, cpu=0) for number in range(50)))
-    for number in range(40):
-        cache.apply_queue(given.queue(f"junk-{number}"))
-        for each in range(30):
-            cache.apply_pod(given.pod(f"j{number}-{each}", gpus=7, queue=f"junk-{number}"))
-
-    assert weights(cache)[TypicalPod(1024, 0, 7, 1000)] == pytest.approx(50 + 20, rel=0.01)
-
-
 def test_one_queue_with_many_groups_does_not_hide_the_waiting_pods_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "MOST_OF_QUEUE", 5)
-    junk = [given.pod(f"j{number}", gpus=7, queue="junk") for number in range(100)]
+    monkeypatch.setattr(mix_input, "MOST_OF_QUEUE", 5)
+    junk = [given.pod(f"j{number}", gpus=1, cpu=2, queue="junk") for number in range(100)]
 
     found = weights(cluster(*junk, given.pod("w", gpus=2)))
 
-    assert found[TypicalPod(1024, 0, 7, 1000)] == 5
+    assert found[TypicalPod(2048, 0, 1, 1000)] == 5
     assert found[TWO] == 1
 
 
@@ -168,11 +151,11 @@ def test_the_rooms_are_the_nodes_with_room_for_one_more() -> None:
 
 def start(started: arrivals.PodArrivals, pods: int, *, gpus: int) -> None:
     for number in range(pods):
-        started.note_start(given.pod(f"{gpus}-{number}", gpus=gpus), 1000)
+        started.note_start(given.pod(f"{gpus}-{number}", gpus=gpus), Q, 1000)
 
 
 def counted(started: arrivals.PodArrivals) -> dict[TypicalPod, int]:
-    node = given.snapshot([given.node("n", cpu=4000)], [], [])
+    node = given.snapshot([given.node("n", cpu=4000)], [given.queue(Q)], [])
     mix = started.learn(node)
     assert mix is not None
     return dict(zip(mix.pods, mix.counts, strict=True))
@@ -191,11 +174,12 @@ def test_old_pods_count_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_many_rare_kinds_are_bounded_and_erase_no_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "MOST_KINDS", 10)
+    monkeypatch.setattr(mix_input, "MOST_KINDS", 10)
     started = arrivals.PodArrivals()
     start(started, 100, gpus=2)
     for number in range(3000):
-        started.note_start(given.pod(f"junk{number}", gpus=3 + number % 6, cpu=number), 1000)
-        started.note_start(given.pod(f"free{number}", gpus=0, cpu=number), 1000)
+        started.note_start(given.pod(f"junk{number}", gpus=3 + number % 6, cpu=number), Q, 1000)
+        started.note_start(given.pod(f"free{number}", gpus=0, cpu=number), Q, 1000)
 
     found = counted(started)
     assert len(found) <= 10
@@ -203,12 +187,12 @@ def test_many_rare_kinds_are_bounded_and_erase_no_common_one(monkeypatch: pytest
 
 
 def test_the_mix_is_made_again_as_often_after_a_million_pods() -> None:
-    started, node = arrivals.PodArrivals(), given.snapshot([given.node("n")], [], [])
+    started, node = arrivals.PodArrivals(), given.snapshot([given.node("n")], [given.queue(Q)], [])
     pod = given.pod("p")
     for _ in range(50_000):
-        started.note_start(pod, 1000)
+        started.note_start(pod, Q, 1000)
     before = started.learn(node)
     for _ in range(arrivals.MOST_COUNTED // 10):
-        started.note_start(pod, 1000)
+        started.note_start(pod, Q, 1000)
 
     assert started.learn(node) is not before

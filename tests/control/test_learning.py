@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from app.cluster.state.pod_arrivals import FEW, MixInput
+from app.cluster.state.mix_input import FEW, MixInput
 from app.model.mix import TypicalMix
 from app.model.question import Fits
 from app.scheduling.placement import expected_use

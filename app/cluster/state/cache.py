@@ -252,10 +252,14 @@ class ClusterCache:
             self.groups.join(pod)
             self._settlement.follow_promise(before, pod)
             if pod.node is not None and (before is None or before.node is None):
-                self.arrivals.note_start(pod, self.nodes.device_mib(pod.node))
+                self.arrivals.note_start(pod, self._payer(pod), self.nodes.device_mib(pod.node))
         self._settlement.settle(pod.uid)
         for key, terms in on.items():
             self._settlement.follow_terms(key, terms)
+
+    def _payer(self, pod: Pod) -> QueueName:
+        terms = self.groups.terms.of(pod.group)
+        return pod.queue if terms is None else terms.queue
 
     def _hear(self, before: Pod, pod: Pod) -> None:
         """Store what kube-scheduler states about a pod in which nothing else has changed."""

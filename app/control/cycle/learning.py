@@ -5,7 +5,7 @@ import asyncio
 import structlog
 
 from app.cluster.state.cache import ClusterCache
-from app.cluster.state.pod_arrivals import MixInput
+from app.cluster.state.mix_input import MixInput
 from app.model.mix import TypicalMix
 from app.scheduling.placement.expected_use import expected_use
 

@@ -22,7 +22,7 @@ from math import erf, exp, floor, pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from app.model.mix import TypicalMix, TypicalPod
+from app.model.mix import TypicalMix, TypicalPod, competing
 from app.model.resources import GPU_MILLI, Amounts
 
 UNIT = 1024
@@ -39,9 +39,6 @@ PART_OFFERS = 40
 
 NODE_OFFERS = 20
 """The number of typical pods that the whole GPUs of a node are offered."""
-
-_SCARCEST = 100
-"""A kind of pod counts as if at least one in this number of GPU nodes had room for it."""
 
 _FEW_PARTS, _OPENING_MILLI = 0.25, 200
 """Where less than this portion of the requested GPUs is parts, sharing an idle GPU costs up to so many milli-GPUs.
@@ -141,7 +138,7 @@ def expected_use(mix: TypicalMix) -> ExpectedUse | None:
     offers: dict[tuple[int, int], float] = {}
     for pod, count, room in kinds:
         shape = pod.devices, pod.part_milli
-        offers[shape] = offers.get(shape, 0.0) + count / max(room, mix.gpu_nodes / _SCARCEST, 1.0)
+        offers[shape] = offers.get(shape, 0.0) + count / competing(room, mix.gpu_nodes)
     whole, part = _whole_and_part(offers)
     gpus = [(pod.gpu_milli, count) for pod, count, _ in kinds]
     return ExpectedUse(
