@@ -9,7 +9,7 @@ from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.resources import Resources
 from app.model.snapshot import NodeTable, Snapshot
 from app.model.topology import Topology
-from loadtest.snapshots import GIB, GPUS, NOW, gangs, running, snapshot, waiting
+from loadtest.snapshots import GIB, GPUS, NOW, gangs, learnt, running, snapshot, waiting
 
 KIND, ZONE, RACK = "kind", "zone", "rack"
 LARGE = Taint("large")
@@ -69,7 +69,7 @@ def _labelled(made: Snapshot) -> Snapshot:
     """Give the nodes kinds, zones and racks; those without GPUs lose what they have."""
     nodes = NodeTable.of(_of_kind(each, index) for index, each in enumerate(made.nodes.nodes))
     free = made.free - made.nodes.allocatable + nodes.allocatable
-    return replace(made, nodes=nodes, free=free, total=nodes.capacity, topologies={NEAR.name: NEAR})
+    return learnt(replace(made, nodes=nodes, free=free, total=nodes.capacity, topologies={NEAR.name: NEAR}))
 
 
 def _of_kind(each: Node, index: int) -> Node:

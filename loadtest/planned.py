@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.cluster.state.pod_arrivals import PodArrivals
 from app.model.decision import Plan
 from app.model.memory import NO_MEMORY
 from app.model.names import GroupKey, NodeName, QueueName
@@ -20,6 +21,7 @@ from app.model.resources import NOTHING, Resources
 from app.model.snapshot import Snapshot, Usage
 from app.scheduling.planner.planner import plan, plan_some
 from app.scheduling.policy import Policy
+from loadtest.snapshots import DEVICE_MIB
 from loadtest.virtual_time import TERMINATION_S, Job, VirtualCluster
 
 SEARCH_AFTER_S, SEARCH_AGAIN_S = 0.3, 10.0
@@ -38,6 +40,7 @@ class PlannedCluster(VirtualCluster):
         self.usage: dict[QueueName, Usage] = {}
         self.leaving: list[tuple[float, Job, NodeName]] = []
         self.awaited: dict[Job, float] = {}
+        self.arrivals = PodArrivals()
         self.memory = NO_MEMORY
         self.searched_at = self._last_change_at = -math.inf
         self._new: list[GroupKey] = []
@@ -62,6 +65,12 @@ class PlannedCluster(VirtualCluster):
         """Have a job hold its nodes, and a part of its queue's share."""
         super().take(job, nodes)
         self._charge(job, allocated=job.request)
+
+    def begin(self, job: Job) -> None:
+        """Have a job run, and learn what its pods request."""
+        super().begin(job)
+        for pod in job.members():
+            self.arrivals.note_start(pod, pod.queue, DEVICE_MIB)
 
     def evict(self, job: Job) -> None:
         """Have a job leave, and its owner make it again."""
@@ -113,6 +122,7 @@ class PlannedCluster(VirtualCluster):
             running=running,
             total=self.table.capacity,
             releasing=releasing if self.leaving else None,
+            mix=self.arrivals.last,
         )
 
     def changed(self) -> None:
@@ -120,6 +130,8 @@ class PlannedCluster(VirtualCluster):
         if not self.jobs:
             return
         snapshot = self.snapshot()
+        # The service makes the mix beside the loop, so a plan may have it some milliseconds later.
+        snapshot = replace(snapshot, mix=self.arrivals.learn(snapshot))
         keys = list(snapshot.groups) if self._is_freed else self._new
         withheld, aged = ((), None) if self._is_freed else self._kept
         self._new, self._is_freed = [], False

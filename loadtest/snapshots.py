@@ -198,7 +198,7 @@ def halves(nodes: int, pods: int) -> Snapshot:
     """Build an empty cluster for which pods wait that ask for half a GPU each."""
     made, sharing = lone_pods(nodes, pods), Sharing(portion_ppm=PPM // 2)
     groups = {key: _sharing(group, sharing) for key, group in made.groups.items()}
-    return replace(made, groups=groups, nodes=with_memory(made.nodes))
+    return learnt(replace(made, groups=groups, nodes=with_memory(made.nodes)))
 
 
 def _sharing(group: PodGroup, sharing: Sharing) -> PodGroup:
@@ -210,7 +210,7 @@ def gangs_of_parts(nodes: int, count: int, *, pods: int) -> Snapshot:
     """Build an empty cluster for which gangs wait whose pods ask for a quarter of each of two GPUs."""
     made, sharing = gangs(nodes, count, pods=pods), Sharing(portion_ppm=PPM // 4, devices=2)
     groups = {key: _sharing(group, sharing) for key, group in made.groups.items()}
-    return replace(made, groups=groups, nodes=with_memory(made.nodes))
+    return learnt(replace(made, groups=groups, nodes=with_memory(made.nodes)))
 
 
 def shared_full(nodes: int, *more: PodGroup) -> Snapshot:
@@ -221,12 +221,8 @@ def shared_full(nodes: int, *more: PodGroup) -> Snapshot:
     made = snapshot(nodes, [*halves_of, *more], {"rich": nodes * GPUS // 2, "poor": nodes * GPUS // 2})
     free = made.free.copy()
     free[GPU] = 0
-    return replace(
-        made,
-        nodes=with_memory(made.nodes),
-        free=free,
-        shared={each.name: tuple(SharedDevice(f"d{number}", 0) for number in range(GPUS)) for each in made.nodes.nodes},
-    )
+    shared = {each.name: tuple(SharedDevice(f"d{number}", 0) for number in range(GPUS)) for each in made.nodes.nodes}
+    return learnt(replace(made, nodes=with_memory(made.nodes), free=free, shared=shared))
 
 
 def _half_of(group: PodGroup, half: Sharing, slot: int) -> PodGroup:

@@ -45,6 +45,21 @@ async def test_the_first_mix_is_there_before_the_first_question(made: list[Typic
         assert world.cache.snapshot().mix is made[0]
 
 
+async def test_the_first_mix_after_a_restart_counts_the_pods_that_run(made: list[TypicalMix]) -> None:
+    async with living("a", "b", gpus=8) as world:
+        for number in range(7):
+            world.runs(f"r{number}", "b", cpu=1)
+        await passes(1)
+        async with living(cluster=world.cluster) as restarted:
+            await passes(1)
+
+            mix = restarted.cache.snapshot().mix
+            assert mix is made[-1]
+            assert (1024, 7) in {
+                (kind.cpu_milli, count // 1024) for kind, count in zip(mix.pods, mix.counts, strict=True)
+            }
+
+
 async def test_planning_makes_a_mix_when_it_is_due_and_only_then(made: list[TypicalMix]) -> None:
     async with living("a", "b", gpus=8) as world:
         await passes(1)

@@ -153,6 +153,7 @@ class Planning:
 
     async def settle(self) -> None:
         """Return when all waiting groups have been decided for the current state."""
+        await self._learning.learn()
         while self._due.are_any():
             await self._plan_once()
 
