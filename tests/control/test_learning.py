@@ -4,6 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.cluster.state.mix_input import FEW, MixInput
+from app.cluster.state.pod_arrivals import PodArrivals
 from app.model.mix import TypicalMix
 from app.model.question import Fits
 from app.scheduling.placement import expected_use
@@ -132,14 +133,17 @@ async def test_a_plan_before_the_first_mix_assumes_one_kind_of_pod(made: list[Ty
         assert world.cache.snapshot().mix is made[0]
 
 
-async def test_a_fault_in_the_mix_does_not_stop_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(arrived: MixInput) -> TypicalMix:
-        raise ValueError(arrived)
+@pytest.mark.parametrize("broken", [(PodArrivals, "freeze"), (MixInput, "mix")], ids=["input", "mix"])
+async def test_a_fault_in_the_mix_does_not_stop_planning(
+    broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError
 
     async with living("a", gpus=8) as world:
         await passes(1)
         before = world.cache.arrivals.last
-        monkeypatch.setattr(MixInput, "mix", fail)
+        monkeypatch.setattr(*broken, fail)
         with capture_logs() as logs:
             for number in range(2 * FEW):
                 world.runs(f"r{number}", "a", gpus=0)

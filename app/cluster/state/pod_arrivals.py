@@ -54,10 +54,13 @@ class PodArrivals:
             return False
         return self._seen >= self._due or 10 * abs(gpu_nodes - self._gpu_nodes) > self._gpu_nodes
 
-    def freeze(self, snapshot: Snapshot) -> MixInput:
-        """Return what a new mix is made from. None is due then for a while, whether or not this one is made."""
+    def note_begun(self, nodes: NodeTable) -> None:
+        """Note that a mix is being made. No other is due for a while, also if making this one fails."""
         self._due = self._seen + max(min(self._seen, MOST_COUNTED) // 10, FEW)
-        self._gpu_nodes = gpu_nodes_of(snapshot.nodes)
+        self._gpu_nodes = gpu_nodes_of(nodes)
+
+    def freeze(self, snapshot: Snapshot) -> MixInput:
+        """Return what a new mix is made from; started pods of queues that do not exist are forgotten."""
         self._started = {name: each for name, each in self._started.items() if name in snapshot.queues}
         return MixInput({name: dict(each.counts) for name, each in self._started.items()}, snapshot)
 
@@ -70,6 +73,7 @@ class PodArrivals:
     def learn(self, snapshot: Snapshot) -> TypicalMix | None:
         """Make the mix at once if it is due, and return the last one; for replays, which have no event loop."""
         if self.is_due(snapshot.nodes):
+            self.note_begun(snapshot.nodes)
             self.last = self.freeze(snapshot).mix()
         return self.last
 

@@ -23,16 +23,18 @@ class Learning:
 
     async def learn(self) -> None:
         """Begin to make a new mix if one is due. Only for the first one, return when all later Snapshots have it."""
-        if self._running is None and self._cache.arrivals.is_due(self._cache.snapshots.table()):
-            arrived = self._cache.arrivals.freeze(self._cache.snapshot())
-            self._running = asyncio.create_task(self._make(arrived), name="learn")
+        arrivals, nodes = self._cache.arrivals, self._cache.snapshots.table()
+        if self._running is None and arrivals.is_due(nodes):
+            arrivals.note_begun(nodes)
+            self._running = asyncio.create_task(self._make(), name="learn")
         if self._is_first and self._running is not None:
             await asyncio.shield(self._running)
             self._is_first = False
 
-    async def _make(self, arrived: MixInput) -> None:
+    async def _make(self) -> None:
+        arrivals = self._cache.arrivals
         try:
-            self._cache.arrivals.last = await asyncio.to_thread(_made, arrived)
+            arrivals.last = await asyncio.to_thread(_made, arrivals.freeze(self._cache.snapshot()))
         except Exception:
             # Plans go on with the last mix. The next one is made when more pods have started.
             log.exception("learning the typical mix failed")
