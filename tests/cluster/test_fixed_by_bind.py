@@ -34,6 +34,7 @@ ANNOTATIONS: dict[str, list[str]] = {
     "gpu-fraction-num-devices": ["2", "?"],
     "gpu-fraction-container-name": ["other"],
     "mps": ["true"],
+    "workload.leeboard.dev/checkpoint-interval": ["1m", "?"],
 }
 """Every label and annotation of others that is read from a pod, with possible values."""
 GUARDED = {"pod-group-name"}
