@@ -209,7 +209,7 @@ class Pod:
     runs_at_most_s: float | None = None
     """`spec.activeDeadlineSeconds`, after which the kubelet ends the pod; None when there is no limit."""
     checkpoint_s: float = inf
-    """The pod saves its work at least once in so many seconds, by its owner's word. An eviction loses no more than
+    """The pod saves its work at least once in so many seconds, as its owner states. An eviction loses no more than
     that.
     """
     managed: bool = True

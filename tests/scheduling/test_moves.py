@@ -6,7 +6,7 @@ import pytest
 
 from app.model.decision import Action, Plan
 from app.model.node import Node
-from app.model.pod import Pod, Sharing
+from app.model.pod import Constraint, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.snapshot import PART, SharedDevice
 from app.scheduling.planner.planner import plan
@@ -131,7 +131,7 @@ def test_the_work_of_a_search_in_vain_does_not_grow_with_the_cluster(nodes: int)
     found = planned(here, *held, waits("w", gpus=3))
 
     assert (found.starts, found.evictions) == ((), ())
-    assert found.whatifs <= 2 * moves.MOST_TRIALS
+    assert found.whatifs <= 2 * moves.MOST_NODES
     assert not found.unfinished
 
 
@@ -154,3 +154,74 @@ def test_a_running_pod_with_a_resource_that_no_node_has_any_more_does_not_end_th
     found = planned(nodes, *held, waits("w", gpus=2))
 
     assert found.refusals
+
+
+def stays(group: PodGroup) -> PodGroup:
+    return replace(group, preemptible=False)
+
+
+def test_all_pods_of_an_elastic_group_on_one_node_move_together() -> None:
+    nodes = [given.node("n0", gpus=4), given.node("n1", gpus=4)]
+    pods = [given.placed(given.pod(f"e{index}", gang="e"), "n0") for index in range(2)]
+    elastic = replace(given.group(running=pods, min_member=1), started_at=NOW - 100)
+
+    found = planned(nodes, elastic, stays(runs("full", "n1", gpus=2)), waits("w", gpus=4))
+
+    assert (moved(found), started(found)) == ({"e0": "n1", "e1": "n1"}, {"n0"})
+
+
+def test_a_pod_of_an_elastic_group_moves_although_another_one_would_be_evicted_first() -> None:
+    nodes = [given.node("n0", gpus=2, cpu=64), given.node("n1", gpus=2, cpu=8), given.node("n2", gpus=2, cpu=8)]
+    pods = [given.placed(given.pod("a", gang="e"), "n0"), given.placed(given.pod("z", gang="e"), "n1")]
+    elastic = replace(given.group(running=pods, min_member=1), started_at=NOW - 100)
+
+    found = planned(nodes, elastic, stays(runs("full", "n2")), waits("w", gpus=2, cpu=40))
+
+    assert started(found) == {"n0"}
+
+
+def behind_others(*nearer: PodGroup) -> tuple[list[Node], list[PodGroup]]:
+    """Build a node for each nearer group, and two more nodes: one where a pod can move, and one with room for it."""
+    nodes = [given.node(f"n{index:03}", gpus=4, labels={"at": f"n{index:03}"}) for index in range(len(nearer))]
+    nodes += [given.node("old", gpus=4), given.node("room", gpus=4)]
+    return nodes, [*nearer, runs("o", "old", gpus=2, ran_s=500.0), stays(runs("f", "room", gpus=2))]
+
+
+def test_a_pod_moves_rather_than_one_that_a_disruption_budget_protects_on_a_nearer_node() -> None:
+    guarded = [runs(f"g{index}", f"n{index:03}") for index in range(moves.MOST_NODES)]
+    nodes, held = behind_others(*guarded)
+    made = given.snapshot(nodes, QUEUES, [*held, waits("w", gpus=4)], guarded=frozenset(one.key for one in guarded))
+
+    found = plan(made, replace(PATIENT, patience_s=1.0), now=NOW)
+    found = plan(made, replace(PATIENT, patience_s=1.0), now=NOW + 1000, memory=found.memory)
+
+    assert set(moved(found)) == {"o"}
+
+
+def test_pods_that_fit_nowhere_else_do_not_hide_one_that_does() -> None:
+    pinned = []
+    for index in range(20):
+        here = Constraint(node_selector=(("at", f"n{index:03}"),))
+        held = given.placed(given.pod(f"p{index}", gpus=2, constraint=here), f"n{index:03}")
+        pinned.append(replace(given.group(running=[held]), started_at=NOW - 100))
+    nodes, held = behind_others(*pinned)
+
+    assert set(moved(planned(nodes, *held, waits("w", gpus=4)))) == {"o"}
+
+
+def test_for_a_pod_without_gpus_the_lost_work_of_pods_without_gpus_counts() -> None:
+    nodes = [given.node(name, gpus=0, cpu=cpu) for name, cpu in (("n0", 8), ("n1", 8), ("n2", 12))]
+    held = [runs("old", "n0", gpus=0, cpu=4, ran_s=9e5), runs("young", "n1", gpus=0, cpu=5)]
+
+    found = planned(nodes, *held, stays(runs("f", "n2", gpus=0, cpu=7)), waits("w", gpus=0, cpu=8))
+
+    assert set(moved(found)) == {"young"}
+
+
+def test_as_many_gpus_become_free_as_an_overcommitted_node_lacks() -> None:
+    nodes = [given.node("n0", gpus=4, cpu=64), given.node("n1", gpus=8, cpu=14)]
+    held = [runs(f"p{index}", "n0", ran_s=float(index)) for index in range(6)]
+
+    found = planned(nodes, *held, stays(runs("f", "n1", gpus=4)), waits("w", cpu=40))
+
+    assert (len(moved(found)), started(found)) == (3, {"n0"})

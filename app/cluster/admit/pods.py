@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from math import inf
 
 from app.cluster import decode
 from app.cluster.admit.parts import annotations_of, spec_of
@@ -9,7 +10,7 @@ from app.cluster.admit.shape import scheduler_of
 from app.cluster.decode.environment import path_of, sharing_container, variables
 from app.cluster.decode.excess import excess
 from app.cluster.decode.parts import CONTAINERS, fields, items
-from app.cluster.decode.pods import PREEMPTIBILITY, PREEMPTIBILITY_LABEL
+from app.cluster.decode.pods import CHECKPOINT_ANNOTATION, PREEMPTIBILITY, PREEMPTIBILITY_LABEL
 from app.cluster.decode.reading import Fields, ObjectReading
 from app.cluster.decode.sharing import (
     CONTAINER_ANNOTATION,
@@ -63,7 +64,11 @@ def oddities(raw: RawObject, *, profiles: frozenset[str], queues: Mapping[QueueN
     if value and value not in PREEMPTIBILITY:
         label = f"label {PREEMPTIBILITY_LABEL} is {shown(value)} and counts as not set"
         yield f"{label}; write {' or '.join(PREEMPTIBILITY)}"
-    yield from _sharing_oddities(annotations_of(raw))
+    annotations = annotations_of(raw)
+    if CHECKPOINT_ANNOTATION in annotations and pod.checkpoint_s == inf:
+        written = f"annotation {CHECKPOINT_ANNOTATION} is {shown(annotations[CHECKPOINT_ANNOTATION])}"
+        yield f"{written} and counts as not set; write a duration such as 10m"
+    yield from _sharing_oddities(annotations)
 
 
 def relabelled(old: RawObject, raw: RawObject, *, profiles: frozenset[str]) -> Iterator[str]:

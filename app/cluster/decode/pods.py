@@ -23,7 +23,7 @@ from app.model import marks
 from app.model.marks import BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
 from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod, Sharing
-from app.model.quantity import integer
+from app.model.quantity import QuantityError, integer
 from app.model.resources import Resources, Scalars
 
 QUEUE_LABELS = ("kai.scheduler/queue", "runai/queue")
@@ -37,8 +37,8 @@ TASK_PRIORITY_LABEL = "kai.scheduler/task-priority"
 SUBGROUP_LABEL = "kai.scheduler/subgroup-name"
 POD_GROUP_ANNOTATION = "pod-group-name"
 CHECKPOINT_ANNOTATION = "workload.leeboard.dev/checkpoint-interval"
-"""A duration: the pod saves its work at least as often. Owners write it, so it has not the prefix of Leeboard's own
-annotations, which a policy guards.
+"""A duration: the pod saves its work at least as often. Owners write it. So it does not use the prefix of Leeboard's
+own annotations, which a policy protects.
 """
 
 UNPREPARED = (
@@ -85,12 +85,12 @@ def _deadline_s(spec: Fields) -> float | None:
     return float(deadline) if isinstance(deadline, int) and 0 < deadline < 1 << 31 else None
 
 
-def _checkpoint_s(reading: ObjectReading, annotations: Fields) -> float:
-    text = annotations.get(CHECKPOINT_ANNOTATION)
-    if text is None:
+def _checkpoint_s(annotations: Fields) -> float:
+    # Only a hint is lost with a value that cannot be read, so the pod is not refused; admission warns.
+    try:
+        return duration_ms(annotations[CHECKPOINT_ANNOTATION]) / 1000 if CHECKPOINT_ANNOTATION in annotations else inf
+    except QuantityError:
         return inf
-    milliseconds = reading.number(f"annotation {CHECKPOINT_ANNOTATION}", text, duration_ms, otherwise=-1)
-    return inf if milliseconds < 0 else milliseconds / 1000
 
 
 def _is_scheduled(condition: Fields) -> bool:
@@ -174,7 +174,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         stays=not managed and any(_stays(one) for one in controllers),
         queue=_queue(reading, labels, managed=managed),
         runs_at_most_s=_deadline_s(spec),
-        checkpoint_s=_checkpoint_s(reading, parts.annotations) if managed else inf,
+        checkpoint_s=_checkpoint_s(parts.annotations) if managed else inf,
         # The device of a reservation pod is charged as the shared device that it is.
         request=replace(asked, gpu_milli=0) if reserves else asked,
         sharing=part,

@@ -22,11 +22,17 @@ class Learning:
         self._is_first = True
 
     async def learn(self) -> None:
-        """Begin to make a new mix if one is due. Only for the first one, return when all later Snapshots have it."""
-        arrivals, nodes = self._cache.arrivals, self._cache.snapshots.table()
-        if self._running is None and arrivals.is_due(nodes):
-            arrivals.note_begun(nodes)
-            self._running = asyncio.create_task(self._make(), name="learn")
+        """Begin to make a new mix if one is due. Only for the first one, return when all later Snapshots have it.
+
+        A fault is logged: planning goes on with the last mix.
+        """
+        try:
+            arrivals, nodes = self._cache.arrivals, self._cache.snapshots.table()
+            if self._running is None and arrivals.is_due(nodes):
+                arrivals.note_begun(nodes)
+                self._running = asyncio.create_task(self._make(), name="learn")
+        except Exception:
+            log.exception("learning the typical mix failed")
         if self._is_first and self._running is not None:
             await asyncio.shield(self._running)
             self._is_first = False
@@ -42,7 +48,7 @@ class Learning:
             self._running = None
 
     def begin(self) -> None:
-        """Have a first mix before the first plan, also for a plan that is made before `learn` was called.
+        """Make sure that a mix exists before a plan is made, even if `learn` has not been called.
 
         It has only the assumed kind, which takes the event loop about a millisecond. `learn` is due all the same.
         """

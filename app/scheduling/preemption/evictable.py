@@ -104,6 +104,7 @@ class Evictable:
         self._touched: list[int] = []
         self._held: dict[Hashable, _Held] = {}
         self._scopes: dict[Scope, Mask] = {}
+        self._unsaved: tuple[float | None, NDArray[np.float64]] = None, np.zeros(0)
         # The free resources for which this is valid, and the result.
         self._repackable: tuple[object, Mask] = None, np.zeros(0, dtype=np.bool_)
 
@@ -262,13 +263,19 @@ class Evictable:
             if most < inf:
                 # A PodGroup that may lose a part of its pods loses less; one that has no start has done no work. What a
                 # part of a GPU costs depends on the other pods of the GPU, so pods with parts are not judged here.
-                unsaved_s = np.array([group.unsaved_s(now) for group in self._before])
+                unsaved_s = self._unsaved_s(now)
                 sharers = np.bincount(self.rows.group, weights=self.rows.shares, minlength=len(self.ids)) > 0
                 found &= ~(self.whole & ~sharers & (unsaved_s * self.charges()[GPU] > most))
             if len(self._scopes) >= MOST_SCOPES:
                 self._scopes.clear()
             self._scopes[scope] = found
         return found
+
+    def _unsaved_s(self, now: float) -> NDArray[np.float64]:
+        """Return `PodGroup.unsaved_s` of all groups, shape [group]. All scopes of one plan have the same time."""
+        if self._unsaved[0] != now:
+            self._unsaved = now, np.array([group.unsaved_s(now) for group in self._before])
+        return self._unsaved[1]
 
     def _new(self, scope: Scope, placeable: Mask, repacked: Mask) -> _Held:
         width, nodes = self.rows.amounts.shape[1], len(self.nodes.nodes)

@@ -1,20 +1,23 @@
-"""Finds pods that may move away from one node so that a pending pod fits there: the moves that cost least are first.
+"""Finds pods that may move away from one node so that a pending pod fits there. The cheapest moves come first.
 
 Nodes where the fewest GPUs are missing are looked at. On each of them pods are chosen one after the other, by the work
 that they lose for what they free, and pods that turn out not to be needed stay. A trial decides whether all of them
 find other places.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from app.model.names import PodUid
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY
 from app.model.snapshot import PART, Mask, NodeTable
+from app.scheduling.placement import fit
 from app.scheduling.placement.free_resources import FreeResources
+from app.scheduling.placement.rows import Numbers
 from app.scheduling.preemption import prospects
 from app.scheduling.preemption.budget import NAMED, Budget
 from app.scheduling.preemption.victims import VictimBatch
@@ -23,47 +26,49 @@ from app.scheduling.preemption.whatif import WhatIf
 MOST_NODES = 64
 """On so many nodes moves are looked for."""
 
-MOST_TRIALS = 8
-"""So many sets of moves are tried for one pod."""
-
 MOST_CHOSEN = 16
-"""A set has at most so many parts, each a chunk or the chunks that share a GPU."""
+"""A set has at most this many items. An item is one chunk, or all chunks that share a GPU."""
 
 _USE = 1 << 10
-"""What frees all that is missing of one resource is this useful."""
+"""The use of an item that frees all that is missing of one resource."""
+
+_WORK = NAMED // 4
+"""Looking at one PodGroup on a node counts as walking over so many victims."""
 
 Price = Callable[[VictimBatch], int]
 """What it costs to move a chunk: at least 0, in any unit."""
 
 
-def cheapest(  # noqa: PLR0913 - one question: for which pod, where, and which pods may move at which price
+def cheapest(  # noqa: PLR0913, PLR0917 - one question: for which pod, where, and which pods may move at which price
     state: WhatIf,
     pod: Pod,
     stock: FreeResources,
     candidates: Mask,
     movable: Mask,
+    moved: Container[PodUid],
     *,
-    is_safe: Callable[[PodGroup], bool],
     price: Price,
     budget: Budget,
 ) -> list[Sequence[VictimBatch]]:
-    """Return sets of chunks on one node each that make room for the pod, the cheapest first: at most `MOST_TRIALS`.
+    """Return sets of chunks on one node each that make room for the pod, the cheapest first.
 
     `candidates` are the nodes where moves may help, shape [node]; `movable` are the PodGroups that may move, shape
     [group]. `stock` is what is free. Sets with the same price are in eviction order.
     """
     evictable, place, nodes = state.evictable, prospects.line(state).places, state.snapshot.nodes
     found = list[tuple[int, tuple[int, int], Sequence[VictimBatch]]]()
-    for column, groups in _on_nodes(state, movable, stock, _nearest(pod, stock, candidates, nodes)):
-        if not budget.walk(NAMED * len(groups)):
+    pods = _finding(state, movable, stock, candidates)
+    near = candidates & _may_hold(state, pod, pods, stock)
+    for column, groups in _on_nodes(state, pods, _nearest(pod, stock, near, nodes)):
+        if not budget.walk(_WORK * len(groups)):
             break
-        chunks = [chunk for group in groups if not is_safe(group) and (chunk := state.roster.chunk(group)) is not None]
+        chunks = [chunk for group in groups for chunk in state.roster.chunks_on(group, nodes.nodes[column].name, moved)]
         chunks.sort(key=lambda chunk: place.item(evictable.ids[chunk.group.key]))
         here = NodeMoves(pod, column, stock, nodes)
         for total, chosen in here.cheapest(chunks, price):
             last = max((place.item(evictable.ids[each.group.key]), here.turn(each)) for each in chosen)
             found.append((total, last, chosen))
-    return [chosen for *_, chosen in sorted(found, key=lambda each: each[:2])[:MOST_TRIALS]]
+    return [chosen for *_, chosen in sorted(found, key=lambda each: each[:2])]
 
 
 def _nearest(pod: Pod, stock: FreeResources, candidates: Mask, nodes: NodeTable) -> list[int]:
@@ -74,23 +79,39 @@ def _nearest(pod: Pod, stock: FreeResources, candidates: Mask, nodes: NodeTable)
     wanted = asked[GPU] + parts * (pod.sharing.devices if pod.sharing else 0)
     there = np.maximum(stock.future[GPU, columns], 0) + stock.devices.free_parts()[columns] * GPU_MILLI // whole
     memory, cpu = (np.maximum(asked[row] - stock.future[row, columns], 0) for row in (MEMORY, CPU))
-    order = np.lexsort((memory, cpu, np.maximum(wanted - there, 0)))
+    more = sum((np.maximum(asked[row] - stock.future[row, columns], 0) for row in stock.rows.values()), 0 * cpu)
+    order = np.lexsort((memory, cpu, more, np.maximum(wanted - there, 0)))
     found: list[int] = columns[order[:MOST_NODES]].tolist()
     return found
 
 
-def _on_nodes(
-    state: WhatIf, movable: Mask, stock: FreeResources, columns: Sequence[int]
-) -> Iterator[tuple[int, list[PodGroup]]]:
-    """Yield for each of these nodes the movable PodGroups with a pod there that may find another place."""
-    evictable, here = state.evictable, np.zeros(len(state.snapshot.nodes.nodes), dtype=np.bool_)
+def _may_hold(state: WhatIf, pod: Pod, pods: Numbers, stock: FreeResources) -> Mask:
+    """Return the nodes where the pod may have room without these pods, which are rows, shape [node]."""
+    rows, most = state.evictable.rows, stock.future.copy()
+    np.add.at(most.T, rows.node[pods], rows.amounts[pods])
+    leaves = np.zeros(len(rows.node), dtype=np.bool_)
+    leaves[pods] = True
+    np.add.at(most[GPU], rows.node[rows.sharer[leaves[rows.sharer]]], GPU_MILLI)
+    return fit.room(stock.taken(pod), most)
+
+
+def _finding(state: WhatIf, movable: Mask, stock: FreeResources, candidates: Mask) -> Numbers:
+    """Return the pods on these nodes, as rows, that may move and may find another place."""
+    evictable = state.evictable
     rows = evictable.rows
-    here[columns] = True
-    pods = np.flatnonzero(rows.alive & here[rows.node] & movable[rows.group])
+    pods = np.flatnonzero(rows.alive & candidates[rows.node] & movable[rows.group])
     # A pod may also take the place that another pod of its PodGroup, or another part of its GPU, leaves.
     finds = prospects.placeable(state)[rows.shape[pods]] | evictable.unlike[rows.group[pods]]
     finds |= rows.shares[pods] & evictable.repackable(stock)[rows.node[pods]]
-    pods, groups = pods[finds], dict[int, dict[int, None]]()
+    return pods[finds]
+
+
+def _on_nodes(state: WhatIf, pods: Numbers, columns: Sequence[int]) -> Iterator[tuple[int, list[PodGroup]]]:
+    """Yield for each of these nodes the PodGroups of these pods, which are rows."""
+    evictable, rows = state.evictable, state.evictable.rows
+    here = np.zeros(len(state.snapshot.nodes.nodes), dtype=np.bool_)
+    here[columns] = True
+    pods, groups = pods[here[rows.node[pods]]], dict[int, dict[int, None]]()
     for column, group in zip(rows.node[pods].tolist(), rows.group[pods].tolist(), strict=True):
         groups.setdefault(column, {})[group] = None
     for column in columns:
@@ -119,10 +140,12 @@ class NodeMoves:
         self._devices = stock.devices.at(column)
         self._asked = list(stock.taken(pod))
         future: list[int] = stock.future[:, column].tolist()
-        self._missing = [max(asked - there, 0) for asked, there in zip(self._asked, future, strict=True)]
-        idle = max(future[GPU], 0) // GPU_MILLI
+        self._missing = [
+            max(asked - there, 0) if asked else 0 for asked, there in zip(self._asked, future, strict=True)
+        ]
+        idle = future[GPU] // GPU_MILLI  # Negative on an overcommitted node: so many GPUs more must become free.
         if pod.sharing is None:
-            self._gpus = max(-(-self._asked[GPU] // GPU_MILLI) - idle, 0)
+            self._gpus = max(-(-self._asked[GPU] // GPU_MILLI) - idle, 0) if self._asked[GPU] else 0
         else:
             need = stock.devices.need(pod.sharing, column)
             fitting = sum(need <= each.future < self._whole for each in self._devices)
@@ -153,7 +176,8 @@ class NodeMoves:
             item = items.pop(best[-1])
             chosen.append(item)
             gpus -= item.gpus
-            missing = [max(short - freed, 0) for short, freed in zip(missing, item.freed, strict=True)]
+            freed = self._freed_by(chosen)
+            missing = [max(short - more, 0) for short, more in zip(self._missing, freed, strict=True)]
         return self._needed(chosen)
 
     def turn(self, chunk: VictimBatch) -> int:
@@ -165,11 +189,16 @@ class NodeMoves:
         needed = list(chosen)
         for item in sorted(chosen, key=lambda each: -each.price):
             rest = [each for each in needed if each is not item]
-            freed = [sum(each) for each in zip(*(each.freed for each in rest), strict=True)] or [0] * len(self._missing)
+            freed = self._freed_by(rest)
             suffices = all(short <= there for short, there in zip(self._missing, freed, strict=True))
             if suffices and sum(each.gpus for each in rest) >= self._gpus:
                 needed = rest
         return needed
+
+    def _freed_by(self, items: Sequence[_Item]) -> Sequence[int]:
+        """Return what the items free together: a chunk may be in several."""
+        chunks = {id(chunk): chunk for item in items for chunk in item.chunks}
+        return [sum(each) for each in zip([0] * len(self._missing), *map(self._freed, chunks.values()), strict=True)]
 
     def _items(self, chunks: Sequence[VictimBatch], prices: Mapping[int, int]) -> list[_Item]:
         """Return each chunk alone, and for each shared GPU the chunks whose pods make it useful for the pod."""

@@ -50,7 +50,7 @@ class Patience:
         if self._is_over(group) or (self.spares_deserved and is_deserved(state, group, pods)):
             return True
         waited_s = self._waited_s(group)
-        axis = next((axis for axis in (GPU, CPU, MEMORY) if pods[axis]), GPU)
+        axis = self.axis(pods)
         lost = sum(self._worked(state, chunk.group, chunk.placed, axis) for chunk in chunks)
         if lost <= pods[axis] * waited_s:
             return True
@@ -67,15 +67,23 @@ class Patience:
         _, exponent = frexp(pods[GPU] * self._waited_s(group))
         return ldexp(1.0, exponent)
 
-    def price(self, state: WhatIf, chunk: VictimBatch) -> int:
-        """Return a number that orders moves: by the GPU work that they lose, then by the GPUs and the CPU.
+    def axis(self, pods: Quantities) -> int:
+        """Return the resource by which lost work is compared with these pods' waiting."""
+        return next((axis for axis in (GPU, CPU, MEMORY) if pods[axis]), GPU)
+
+    def lost(self, state: WhatIf) -> float:
+        """Return the GPU work that all evictions and moves of a plan lose."""
+        return sum(self._worked(state, each.group, [each.placed], GPU) for each in state.leaving.values())
+
+    def price(self, state: WhatIf, chunk: VictimBatch, axis: int) -> int:
+        """Return a number that orders moves: by the work that they lose, then by the amount and the CPU.
 
         It is 0 without patience: then lost work does not count, and the eviction order decides.
         """
         if not self.longest_s:
             return 0
-        worked = int(self._worked(state, chunk.group, chunk.placed, GPU))
-        return ((worked + chunk.charge[GPU]) << _CPU_BITS) + min(chunk.charge[CPU], (1 << _CPU_BITS) - 1)
+        worked = int(self._worked(state, chunk.group, chunk.placed, axis))
+        return ((worked + chunk.charge[axis]) << _CPU_BITS) + min(chunk.charge[CPU], (1 << _CPU_BITS) - 1)
 
     def find_too_dear(self, group: PodGroup) -> None:
         """Record that victims may exist that are too expensive now."""

@@ -31,6 +31,7 @@ from app.scheduling.preemption.patience import Patience
 from app.scheduling.preemption.trials import REPRIEVES, SearchStep, Trials
 from app.scheduling.preemption.victims import Safety, VictimBatch, Victims
 from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.accounts import quantities
 from app.scheduling.queues.order import Turns, next_chunk
 
 THOROUGH = 16
@@ -73,15 +74,20 @@ class VictimSearch:
         groups = evictable.any_of(self._scopes) if self._useful is None else self._useful
         if (groups & ~evictable.whole).any():
             return OneByOne(self._one_by_one(), evictable, self._trials.losing)
+        return AtOnce(
+            prospects.in_line(self._before, self._unsafe(groups)), evictable, self._before.roster, self._trials.losing
+        )
+
+    def _unsafe(self, groups: Mask) -> Mask:
+        """Return which of these groups may be evicted as a whole, shape [group]."""
         # Groups that have run for long are not safe; the safety of the others is checked one by one.
+        evictable = self._before.evictable
         unsure = groups & (evictable.started_at >= self._aim.sure_before)
         own = [evictable.ids[key] for key in (self._group.key, *self._before.growing) if key in evictable.ids]
         unsure[own] = groups[own]
         for number in np.flatnonzero(unsure).tolist():
             unsure[number] = self._safety(evictable.group(number)) is not Safety.NONE
-        return AtOnce(
-            prospects.in_line(self._before, groups & ~unsure), evictable, self._before.roster, self._trials.losing
-        )
+        return groups & ~unsure
 
     def _one_by_one(self) -> Victims:
         state = self._before
@@ -130,32 +136,36 @@ class VictimSearch:
     def _solve_by_moves(self, pods: Sequence[Pod], moving: Patience) -> WhatIf | None:
         """Place one pod after the other, and move the pods of one node away for each pod that finds no room."""
         found, group = self._before, self._group
+        movable = self._unsafe(found.evictable.any_of(self._scopes))
         for number, pod in enumerate(pods, start=1):
             step = SearchStep(found, group, (pod,), pods[:number], ())
-            after = self._trials.attempt(step, ()) or self._moved(step, moving)
+            after = self._trials.attempt(step, ()) or self._moved(step, moving, movable.copy())
             if after is None:
                 return None
             found, group = after, scenario.with_seats(group, after)
         if len(pods) > 1:
             # The pods may need fewer moves when they are placed together.
             step = SearchStep(self._before, self._group, pods, pods, tuple(self._trials.taken))
-            found = self._trials.attempt(step, (), asking_first=True) or found
+            together = self._trials.attempt(step, (), asking_first=True)
+            if together is not None and moving.lost(together) <= moving.lost(found):
+                found = together
         found.seated = tuple(seat for seat in found.all_seated if seat.pod.group == self._group.key)
         return found
 
-    def _moved(self, step: SearchStep, moving: Patience) -> WhatIf | None:
+    def _moved(self, step: SearchStep, moving: Patience, movable: Mask) -> WhatIf | None:
         """Return the plan with the cheapest moves that make room for the pod of a step; None if none help."""
         state = self._before
-        movable = state.evictable.any_of(self._scopes)
-        movable[[state.evictable.ids[key] for key in step.base.changed if key in state.evictable.ids]] = False
+        axis = moving.axis(quantities(state.most_request(step.pods)))
+        # Groups that moved earlier in this plan stay: `evictable` has their new places.
+        movable[[state.evictable.ids[key] for key in state.changed if key in state.evictable.ids]] = False
         sets = moves.cheapest(
             state,
             step.pods[0],
             step.base.board.stock,
             self._near,
             movable,
-            is_safe=lambda group: self._safety(group) is not Safety.NONE,
-            price=lambda chunk: moving.price(state, chunk),
+            step.base.leaving,
+            price=lambda chunk: moving.price(state, chunk, axis),
             budget=self._budget,
         )
         for chunks in sets:

@@ -56,7 +56,7 @@ class Trials:
     def attempt(self, step: SearchStep, more: Sequence[VictimBatch], *, asking_first: bool = False) -> WhatIf | None:
         """Return the plan that evicts these chunks and those of the step; None if it fails or is not allowed.
 
-        `asking_first`: the group gets its places before the victims, whoever's turn it is.
+        `asking_first`: the group gets its places before the victims, regardless of the order of turns.
         """
         if not more and not step.may_do_without():
             return None

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.model.decision import Share
-from app.model.names import GroupKey, QueueName
+from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import QUOTA_AXES, Resources
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.placement.rows import are_alike
 from app.scheduling.queues.accounts import Quantities, quantities
-from app.scheduling.queues.order import Contender, Elastic, last_chunk, turn
+from app.scheduling.queues.order import Contender, Elastic, last_chunk, start_order, turn
 from app.scheduling.queues.quota import QueueLedger
 
 LastTurn = tuple[int, int, float, int, str, str]
@@ -121,10 +121,27 @@ class VictimCandidates:
             self._chunks[group.key] = group, found
         return found
 
+    def chunks_on(self, group: PodGroup, node: NodeName, moved: Container[PodUid]) -> list[VictimBatch]:
+        """Return the chunks of a group that may move away from a node: pods beyond its minimum singly, then the rest.
+
+        `moved` are the pods that move already.
+        """
+        staying = tuple(one for one in group.placed if one.pod.uid not in moved)
+        if group.root is not None or len(group.placed) <= group.min_member:
+            first = self.chunk(group) if len(staying) == len(group.placed) else None
+            return [] if first is None else [first]
+        here = sorted((one for one in staying if one.node == node), key=lambda one: start_order(one.pod))
+        found, left = list[VictimBatch](), replace(group, placed=staying)
+        while here and len(left.placed) > group.min_member:
+            found.append(self._batch(left, (here.pop(),)))
+            left = _left(found[-1])
+        return [*found, self._batch(left, left.placed)] if here else found
+
     def _made(self, group: PodGroup) -> VictimBatch | None:
         placed = last_chunk(group) if group.preemptible else ()
-        if not placed:
-            return None
+        return self._batch(group, placed) if placed else None
+
+    def _batch(self, group: PodGroup, placed: tuple[Placed, ...]) -> VictimBatch:
         charges = (quantities(charge_at(self._snapshot, one)) for one in placed)
         cpu, memory, gpu = (sum(amounts) for amounts in zip(*charges, strict=True))
         return VictimBatch(
