@@ -202,8 +202,8 @@ def test_pods_that_fit_nowhere_else_do_not_hide_one_that_does() -> None:
     pinned = []
     for index in range(20):
         here = Constraint(node_selector=(("at", f"n{index:03}"),))
-        held = given.placed(given.pod(f"p{index}", gpus=2, constraint=here), f"n{index:03}")
-        pinned.append(replace(given.group(running=[held]), started_at=NOW - 100))
+        one = given.placed(given.pod(f"p{index}", gpus=2, constraint=here), f"n{index:03}")
+        pinned.append(replace(given.group(running=[one]), started_at=NOW - 100))
     nodes, held = behind_others(*pinned)
 
     assert set(moved(planned(nodes, *held, waits("w", gpus=4)))) == {"o"}
