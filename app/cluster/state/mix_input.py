@@ -2,9 +2,12 @@
 
 A tenant chooses what its pods request, how many there are, and how soon they end. So the pods of a queue weigh no more
 than its share, which is its part of the GPUs that queues hold now. For started pods it is `MOST_TIMES` the share, since
-the pods of an honest queue may be smaller or shorter than others. Both hold by each measure by which the mix is used:
-the number of pods, the same divided by the nodes with room for them, GPUs, and GPUs times the square of how much more
-CPU or memory a pod requests than nodes have for its GPUs.
+the pods of an honest queue may be smaller or shorter than others. Both limits hold for each measure of a kind of pod:
+
+- the number of pods
+- the number of pods, divided by the number of nodes with room for them
+- their GPUs
+- their GPUs, times the square of how much more CPU (or memory) a pod requests than nodes have for its GPUs
 """
 
 from collections import Counter
@@ -49,7 +52,7 @@ Measure = Callable[[TypicalPod], Measures]
 
 @dataclass(frozen=True, slots=True)
 class MixInput:
-    """The input of one mix, which nobody changes any more. The cluster has GPU nodes."""
+    """The input of one mix. It never changes. The cluster has GPU nodes."""
 
     started: Mapping[QueueName, Mapping[TypicalPod, int]]
     """How often pods of each kind have started, by queue."""

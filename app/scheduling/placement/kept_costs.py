@@ -11,8 +11,8 @@ from app.scheduling.placement.free_resources import FreeResources
 from app.scheduling.placement.parts import FreeParts
 
 MOST_KEPT = 64
-"""The most kinds of pods whose costs are kept, those asked about last. On a published trace these are 94 % of the pods.
-Each takes as much memory as one column.
+"""Costs are kept for at most this many kinds of pods, those requested last. On a published trace these are 94 % of the
+pods. Each takes as much memory as one column.
 """
 
 
@@ -41,7 +41,7 @@ class _Known(NamedTuple):
         return _Known(future, parts, number, changes, self.costs)
 
     def keeping(self, question: Hashable, costs: Amounts) -> "_Known":
-        """Return the same with these costs, which nobody may write to."""
+        """Return the same with these costs. The costs must not be changed."""
         kept = dict(self.costs)
         kept.pop(question, None)
         if len(kept) >= MOST_KEPT:

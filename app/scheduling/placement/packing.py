@@ -2,8 +2,8 @@
 
 Of nodes that lose the same, the fullest is best. All amounts are those after all terminating pods are gone.
 
-Each rule stands twice, for vectors and for one node: a plan changes one node for each pod, and to judge that node takes
-4 us alone, and 80 us as a vector. A property test holds the two together.
+Each rule is written twice, for all nodes as vectors and for one node: a plan changes one node for each pod, and to
+judge that node takes 4 us alone, and 80 us as a vector. A property test holds the two together.
 """
 
 # ruff: noqa: FURB136 - each change of a node in a plan calls the functions for one node: min and max are calls
