@@ -7,17 +7,19 @@ find other places.
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from app.model.names import PodUid
-from app.model.pod import Pod
+from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY
 from app.model.snapshot import PART, Mask, NodeTable
 from app.scheduling.placement import fit
 from app.scheduling.placement.free_resources import FreeResources
 from app.scheduling.placement.rows import Numbers
+from app.scheduling.placement.state import Shape, shape_of
 from app.scheduling.preemption import prospects
 from app.scheduling.preemption.budget import NAMED, Budget
 from app.scheduling.preemption.victims import VictimBatch
@@ -25,6 +27,9 @@ from app.scheduling.preemption.whatif import WhatIf
 
 MOST_NODES = 64
 """On so many nodes moves are looked for."""
+
+MOST_TRIALS = 16
+"""At most this many sets of moves are tried for one pod."""
 
 MOST_CHOSEN = 16
 """A set has at most this many items. An item is one chunk, or all chunks that share a GPU."""
@@ -50,7 +55,7 @@ def cheapest(  # noqa: PLR0913, PLR0917 - one question: for which pod, where, an
     price: Price,
     budget: Budget,
 ) -> list[Sequence[VictimBatch]]:
-    """Return sets of chunks on one node each that make room for the pod, the cheapest first.
+    """Return sets of chunks on one node each that make room for the pod, the cheapest first: at most `MOST_TRIALS`.
 
     `candidates` are the nodes where moves may help, shape [node]; `movable` are the PodGroups that may move, shape
     [group]. `stock` is what is free. Sets with the same price are in eviction order.
@@ -68,7 +73,36 @@ def cheapest(  # noqa: PLR0913, PLR0917 - one question: for which pod, where, an
         for total, chosen in here.cheapest(chunks, price):
             last = max((place.item(evictable.ids[each.group.key]), here.turn(each)) for each in chosen)
             found.append((total, last, chosen))
-    return [chosen for *_, chosen in sorted(found, key=lambda each: each[:2])]
+    elsewhere = _Elsewhere(state, stock)
+    ordered = (chosen for *_, chosen in sorted(found, key=lambda each: each[:2]))
+    return list(islice(filter(elsewhere.holds, ordered), MOST_TRIALS))
+
+
+class _Elsewhere:
+    """Tells which pods may find room on another node than their own."""
+
+    def __init__(self, state: WhatIf, stock: FreeResources) -> None:
+        self._state, self._stock = state, stock
+        self._rooms: dict[Shape, Mask] = {}
+
+    def holds(self, chunks: Sequence[VictimBatch]) -> bool:
+        """Return whether each pod of the chunks may find room elsewhere. False is certain."""
+        return all(self._finds(chunk, one) for chunk in chunks for one in chunk.placed)
+
+    def _finds(self, chunk: VictimBatch, one: Placed) -> bool:
+        pod = one.pod
+        # Such a pod may take the place that another pod leaves, or that an eviction opens.
+        if not chunk.is_alike or pod.sharing is not None or pod.near or pod.claims or pod.labels is not None:
+            return True
+        shape = shape_of(pod)
+        room = self._rooms.get(shape)
+        if room is None:
+            amounts = self._stock.amounts(pod)
+            room = self._state.board.eligible(pod)
+            room = room & self._stock.room_later(amounts, None) if amounts is not None else np.zeros_like(room)
+            self._rooms[shape] = room
+        column = self._stock.column(one.node)
+        return int(room.sum()) > (column is not None and room.item(column))
 
 
 def _nearest(pod: Pod, stock: FreeResources, candidates: Mask, nodes: NodeTable) -> list[int]:

@@ -71,10 +71,6 @@ class Patience:
         """Return the resource by which lost work is compared with these pods' waiting."""
         return next((axis for axis in (GPU, CPU, MEMORY) if pods[axis]), GPU)
 
-    def lost(self, state: WhatIf) -> float:
-        """Return the GPU work that all evictions and moves of a plan lose."""
-        return sum(self._worked(state, each.group, [each.placed], GPU) for each in state.leaving.values())
-
     def price(self, state: WhatIf, chunk: VictimBatch, axis: int) -> int:
         """Return a number that orders moves: by the work that they lose, then by the amount and the CPU.
 

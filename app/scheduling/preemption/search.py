@@ -123,8 +123,13 @@ class VictimSearch:
         if not self._near.any():
             return None
         moving = self._aim.moving if all(scope.moved for scope in self._scopes) else None
-        if moving is not None and (len(pods) == 1 or self._are_alike(pods)):
-            return self._solve_by_moves(pods, moving)
+        if moving is not None and len(pods) == 1:
+            # A gang would need a what-if for each of its pods; the search below places it in one.
+            step, movable = (
+                SearchStep(state, self._group, pods, pods, ()),
+                self._unsafe(state.evictable.any_of(self._scopes)),
+            )
+            return self._trials.attempt(step, ()) or self._moved(step, moving, movable)
         found = self._solve_at_once(pods)
         if found is None and len(pods) > 1 and not self._budget.spent:
             # Victims of the first pod of a gang may leave places for victims of the next pod.
@@ -132,25 +137,6 @@ class VictimSearch:
                 return None
             nodes = bound.candidates(board, pods, self._most())
         return self._solve_on(pods, nodes) if found is None else found
-
-    def _solve_by_moves(self, pods: Sequence[Pod], moving: Patience) -> WhatIf | None:
-        """Place one pod after the other, and move the pods of one node away for each pod that finds no room."""
-        found, group = self._before, self._group
-        movable = self._unsafe(found.evictable.any_of(self._scopes))
-        for number, pod in enumerate(pods, start=1):
-            step = SearchStep(found, group, (pod,), pods[:number], ())
-            after = self._trials.attempt(step, ()) or self._moved(step, moving, movable.copy())
-            if after is None:
-                return None
-            found, group = after, scenario.with_seats(group, after)
-        if len(pods) > 1:
-            # The pods may need fewer moves when they are placed together.
-            step = SearchStep(self._before, self._group, pods, pods, tuple(self._trials.taken))
-            together = self._trials.attempt(step, (), asking_first=True)
-            if together is not None and moving.lost(together) <= moving.lost(found):
-                found = together
-        found.seated = tuple(seat for seat in found.all_seated if seat.pod.group == self._group.key)
-        return found
 
     def _moved(self, step: SearchStep, moving: Patience, movable: Mask) -> WhatIf | None:
         """Return the plan with the cheapest moves that make room for the pod of a step; None if none help."""
