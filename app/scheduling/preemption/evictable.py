@@ -294,8 +294,16 @@ class Evictable:
         found: Mask = rows.alive[pods] & self._groups(held.scope)[rows.group[pods]]
         if not held.scope.moved:
             return found
-        may_move = held.placeable[rows.shape[pods]] | self.unlike[rows.group[pods]]
-        return found & (may_move | (repacked[rows.node[pods]] & rows.shares[pods]))
+        return found & self.may_settle(pods, held.placeable, repacked)
+
+    def may_settle(self, pods: Amounts, placeable: Mask, repacked: Mask) -> Mask:
+        """Return which of these pods, as rows, may find another place.
+
+        A pod may also take the place that another pod of its PodGroup, or another part of its GPU, leaves.
+        """
+        rows = self.rows
+        found: Mask = placeable[rows.shape[pods]] | self.unlike[rows.group[pods]]
+        return found | (repacked[rows.node[pods]] & rows.shares[pods])
 
     def _mend(self, held: _Held, nodes: Iterable[int], repacked: Mask) -> None:
         held.seen = len(self._touched)

@@ -5,16 +5,15 @@ that they lose for what they free, and pods that turn out not to be needed stay.
 find other places.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from app.model.names import PodUid
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
-from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY
+from app.model.resources import AXES, CPU, GPU, GPU_MILLI, MEMORY
 from app.model.snapshot import PART, Mask, NodeTable
 from app.scheduling.placement import fit
 from app.scheduling.placement.free_resources import FreeResources
@@ -26,7 +25,7 @@ from app.scheduling.preemption.victims import VictimBatch
 from app.scheduling.preemption.whatif import WhatIf
 
 MOST_NODES = 64
-"""On so many nodes moves are looked for."""
+"""Moves are looked for on at most this many nodes."""
 
 MOST_TRIALS = 16
 """At most this many sets of moves are tried for one pod."""
@@ -44,36 +43,30 @@ Price = Callable[[VictimBatch], int]
 """What it costs to move a chunk: at least 0, in any unit."""
 
 
-def cheapest(  # noqa: PLR0913, PLR0917 - one question: for which pod, where, and which pods may move at which price
-    state: WhatIf,
-    pod: Pod,
-    stock: FreeResources,
-    candidates: Mask,
-    movable: Mask,
-    moved: Container[PodUid],
-    *,
-    price: Price,
-    budget: Budget,
+def cheapest(  # noqa: PLR0913 - one question: for which pod, where, and which pods may move at which price
+    state: WhatIf, pod: Pod, candidates: Mask, movable: Mask, *, price: Price, budget: Budget
 ) -> list[Sequence[VictimBatch]]:
     """Return sets of chunks on one node each that make room for the pod, the cheapest first: at most `MOST_TRIALS`.
 
     `candidates` are the nodes where moves may help, shape [node]; `movable` are the PodGroups that may move, shape
-    [group]. `stock` is what is free. Sets with the same price are in eviction order.
+    [group]. Sets with the same price are in eviction order.
     """
     evictable, place, nodes = state.evictable, prospects.line(state).places, state.snapshot.nodes
+    stock = state.board.stock
     found = list[tuple[int, tuple[int, int], Sequence[VictimBatch]]]()
-    pods = _finding(state, movable, stock, candidates)
-    near = candidates & _may_hold(state, pod, pods, stock)
+    pods = np.flatnonzero(evictable.rows.alive & candidates[evictable.rows.node] & movable[evictable.rows.group])
+    pods = pods[evictable.may_settle(pods, prospects.placeable(state), evictable.repackable(stock))]
+    near = candidates & _may_hold(state, pod, pods)
     for column, groups in _on_nodes(state, pods, _nearest(pod, stock, near, nodes)):
         if not budget.walk(_WORK * len(groups)):
             break
-        chunks = [chunk for group in groups for chunk in state.roster.chunks_on(group, nodes.nodes[column].name, moved)]
+        chunks = [chunk for group in groups for chunk in state.roster.chunks_on(group, nodes.nodes[column].name)]
         chunks.sort(key=lambda chunk: place.item(evictable.ids[chunk.group.key]))
         here = NodeMoves(pod, column, stock, nodes)
         for total, chosen in here.cheapest(chunks, price):
             last = max((place.item(evictable.ids[each.group.key]), here.turn(each)) for each in chosen)
             found.append((total, last, chosen))
-    elsewhere = _Elsewhere(state, stock)
+    elsewhere = _Elsewhere(state)
     ordered = (chosen for *_, chosen in sorted(found, key=lambda each: each[:2]))
     return list(islice(filter(elsewhere.holds, ordered), MOST_TRIALS))
 
@@ -81,8 +74,8 @@ def cheapest(  # noqa: PLR0913, PLR0917 - one question: for which pod, where, an
 class _Elsewhere:
     """Tells which pods may find room on another node than their own."""
 
-    def __init__(self, state: WhatIf, stock: FreeResources) -> None:
-        self._state, self._stock = state, stock
+    def __init__(self, state: WhatIf) -> None:
+        self._board = state.board
         self._rooms: dict[Shape, Mask] = {}
 
     def holds(self, chunks: Sequence[VictimBatch]) -> bool:
@@ -97,47 +90,37 @@ class _Elsewhere:
         shape = shape_of(pod)
         room = self._rooms.get(shape)
         if room is None:
-            amounts = self._stock.amounts(pod)
-            room = self._state.board.eligible(pod)
-            room = room & self._stock.room_later(amounts, None) if amounts is not None else np.zeros_like(room)
-            self._rooms[shape] = room
-        column = self._stock.column(one.node)
+            room = self._rooms[shape] = self._board.eligible(pod) & self._board.room_later(pod)
+        column = self._board.stock.column(one.node)
         return int(room.sum()) > (column is not None and room.item(column))
 
 
 def _nearest(pod: Pod, stock: FreeResources, candidates: Mask, nodes: NodeTable) -> list[int]:
-    """Return the columns of the nodes where the fewest GPUs, then the least CPU, are missing: at most `MOST_NODES`."""
+    """Return the columns of at most `MOST_NODES` nodes: where the fewest GPUs are missing.
+
+    Of these, the fewest extended resources, the least CPU, the least memory.
+    """
     columns, asked = np.flatnonzero(candidates), stock.taken(pod)
     whole = np.maximum(nodes.device_memory_mib[columns] * PART, 1)
     parts = 0 if pod.sharing is None else stock.devices.needs(pod.sharing)[columns] * GPU_MILLI // whole
     wanted = asked[GPU] + parts * (pod.sharing.devices if pod.sharing else 0)
     there = np.maximum(stock.future[GPU, columns], 0) + stock.devices.free_parts()[columns] * GPU_MILLI // whole
-    memory, cpu = (np.maximum(asked[row] - stock.future[row, columns], 0) for row in (MEMORY, CPU))
-    more = sum((np.maximum(asked[row] - stock.future[row, columns], 0) for row in stock.rows.values()), 0 * cpu)
-    order = np.lexsort((memory, cpu, more, np.maximum(wanted - there, 0)))
+    missing = np.maximum(np.array(asked)[:, None] - stock.future[:, columns], 0)
+    extended = missing[len(AXES) :].sum(axis=0)
+    order = np.lexsort((missing[MEMORY], missing[CPU], extended, np.maximum(wanted - there, 0)))
     found: list[int] = columns[order[:MOST_NODES]].tolist()
     return found
 
 
-def _may_hold(state: WhatIf, pod: Pod, pods: Numbers, stock: FreeResources) -> Mask:
+def _may_hold(state: WhatIf, pod: Pod, pods: Numbers) -> Mask:
     """Return the nodes where the pod may have room without these pods, which are rows, shape [node]."""
-    rows, most = state.evictable.rows, stock.future.copy()
+    rows, stock = state.evictable.rows, state.board.stock
+    most = stock.future.copy()
     np.add.at(most.T, rows.node[pods], rows.amounts[pods])
     leaves = np.zeros(len(rows.node), dtype=np.bool_)
     leaves[pods] = True
     np.add.at(most[GPU], rows.node[rows.sharer[leaves[rows.sharer]]], GPU_MILLI)
     return fit.room(stock.taken(pod), most)
-
-
-def _finding(state: WhatIf, movable: Mask, stock: FreeResources, candidates: Mask) -> Numbers:
-    """Return the pods on these nodes, as rows, that may move and may find another place."""
-    evictable = state.evictable
-    rows = evictable.rows
-    pods = np.flatnonzero(rows.alive & candidates[rows.node] & movable[rows.group])
-    # A pod may also take the place that another pod of its PodGroup, or another part of its GPU, leaves.
-    finds = prospects.placeable(state)[rows.shape[pods]] | evictable.unlike[rows.group[pods]]
-    finds |= rows.shares[pods] & evictable.repackable(stock)[rows.node[pods]]
-    return pods[finds]
 
 
 def _on_nodes(state: WhatIf, pods: Numbers, columns: Sequence[int]) -> Iterator[tuple[int, list[PodGroup]]]:
@@ -191,8 +174,8 @@ class NodeMoves:
         prices = {id(chunk): price(chunk) for chunk in chunks}
         chosen = self._chosen(self._items(chunks, prices))
         if chosen:
-            found = {id(chunk): chunk for item in chosen for chunk in item.chunks}
-            yield sum(prices[each] for each in found), list(found.values())
+            found = _chunks(chosen)
+            yield sum(prices[id(chunk)] for chunk in found), found
         if self._gpus == 1 and sum(each.future for each in self._devices) >= self._whole:
             # Their parts may fit together in another order.
             sharing = [chunk for chunk in chunks if any(one.devices and one.node == self._node for one in chunk.placed)]
@@ -210,7 +193,7 @@ class NodeMoves:
             item = items.pop(best[-1])
             chosen.append(item)
             gpus -= item.gpus
-            freed = self._freed_by(chosen)
+            freed = self._freed(_chunks(chosen))
             missing = [max(short - more, 0) for short, more in zip(self._missing, freed, strict=True)]
         return self._needed(chosen)
 
@@ -223,23 +206,18 @@ class NodeMoves:
         needed = list(chosen)
         for item in sorted(chosen, key=lambda each: -each.price):
             rest = [each for each in needed if each is not item]
-            freed = self._freed_by(rest)
+            freed = self._freed(_chunks(rest))
             suffices = all(short <= there for short, there in zip(self._missing, freed, strict=True))
             if suffices and sum(each.gpus for each in rest) >= self._gpus:
                 needed = rest
         return needed
-
-    def _freed_by(self, items: Sequence[_Item]) -> Sequence[int]:
-        """Return what the items free together: a chunk may be in several."""
-        chunks = {id(chunk): chunk for item in items for chunk in item.chunks}
-        return [sum(each) for each in zip([0] * len(self._missing), *map(self._freed, chunks.values()), strict=True)]
 
     def _items(self, chunks: Sequence[VictimBatch], prices: Mapping[int, int]) -> list[_Item]:
         """Return each chunk alone, and for each shared GPU the chunks whose pods make it useful for the pod."""
         items, sharers = list[_Item](), dict[str, list[tuple[int, VictimBatch]]]()
         for chunk in chunks:
             here = [one for one in chunk.placed if one.node == self._node]
-            freed = self._freed(chunk)
+            freed = self._freed((chunk,))
             items.append(_Item((chunk,), freed, freed[GPU] // GPU_MILLI, prices[id(chunk)]))
             for one in here:
                 if one.pod.sharing is not None:
@@ -250,8 +228,7 @@ class NodeMoves:
             leaving = (self._leaving(each.future, sharers.get(each.name, ())) for each in self._devices)
             order = {id(chunk): number for number, chunk in enumerate(chunks)}
             for each in sorted(filter(None, leaving), key=lambda each: max(order[id(chunk)] for chunk in each)):
-                freed = [sum(amounts) for amounts in zip(*map(self._freed, each), strict=True)]
-                items.append(_Item(each, freed, 1, sum(prices[id(chunk)] for chunk in each)))
+                items.append(_Item(each, self._freed(each), 1, sum(prices[id(chunk)] for chunk in each)))
         return items
 
     def _leaving(self, future: int, sharers: Iterable[tuple[int, VictimBatch]]) -> tuple[VictimBatch, ...]:
@@ -259,13 +236,11 @@ class NodeMoves:
 
         A single chunk that suffices is best, the smallest one; otherwise the largest ones are moved.
         """
-        if future >= self._whole:
-            return ()
         sharing = self._pod.sharing
         need = self._whole if sharing is None else self._stock.devices.need(sharing, self._column)
-        ordered = sorted(sharers, key=lambda each: each[0])
-        if future >= need:
+        if future >= min(need, self._whole):
             return ()
+        ordered = sorted(sharers, key=lambda each: each[0])
         for parts, chunk in ordered:
             if future + parts >= need:
                 return (chunk,)
@@ -277,13 +252,20 @@ class NodeMoves:
                 return tuple(chosen.values())
         return ()
 
-    def _freed(self, chunk: VictimBatch) -> list[int]:
+    def _freed(self, chunks: Iterable[VictimBatch]) -> list[int]:
+        """Return what these chunks free on the node, by resource, without GPUs that they share."""
         freed = [0] * len(self._asked)
-        for one in chunk.placed:
-            if one.node == self._node:
-                for row, amount in enumerate(self._stock.amounts(one.pod) or ()):
-                    freed[row] += amount
+        for chunk in chunks:
+            for one in chunk.placed:
+                if one.node == self._node:
+                    for row, amount in enumerate(self._stock.amounts(one.pod) or ()):
+                        freed[row] += amount
         return freed
+
+
+def _chunks(items: Iterable[_Item]) -> list[VictimBatch]:
+    """Return the chunks of these items, each once."""
+    return list({id(chunk): chunk for item in items for chunk in item.chunks}.values())
 
 
 def _use(item: _Item, missing: Sequence[int], gpus: int) -> int:

@@ -125,11 +125,7 @@ class VictimSearch:
         moving = self._aim.moving if all(scope.moved for scope in self._scopes) else None
         if moving is not None and len(pods) == 1:
             # A gang would need a what-if for each of its pods; the search below places it in one.
-            step, movable = (
-                SearchStep(state, self._group, pods, pods, ()),
-                self._unsafe(state.evictable.any_of(self._scopes)),
-            )
-            return self._trials.attempt(step, ()) or self._moved(step, moving, movable)
+            return self._solve_by_moves(pods, moving)
         found = self._solve_at_once(pods)
         if found is None and len(pods) > 1 and not self._budget.spent:
             # Victims of the first pod of a gang may leave places for victims of the next pod.
@@ -138,26 +134,28 @@ class VictimSearch:
             nodes = bound.candidates(board, pods, self._most())
         return self._solve_on(pods, nodes) if found is None else found
 
-    def _moved(self, step: SearchStep, moving: Patience, movable: Mask) -> WhatIf | None:
-        """Return the plan with the cheapest moves that make room for the pod of a step; None if none help."""
-        state = self._before
-        axis = moving.axis(quantities(state.most_request(step.pods)))
+    def _solve_by_moves(self, pods: Sequence[Pod], moving: Patience) -> WhatIf | None:
+        """Return the plan with the cheapest moves that make room for one pod; None if none help."""
+        state, step = self._before, SearchStep(self._before, self._group, pods, pods, ())
+        found = self._trials.attempt(step, ())
+        if found is not None:
+            return found
+        axis = moving.axis(quantities(state.most_request(pods)))
+        movable = self._unsafe(state.evictable.any_of(self._scopes))
         # Groups that moved earlier in this plan stay: `evictable` has their new places.
         movable[[state.evictable.ids[key] for key in state.changed if key in state.evictable.ids]] = False
         sets = moves.cheapest(
             state,
-            step.pods[0],
-            step.base.board.stock,
+            pods[0],
             self._near,
             movable,
-            step.base.leaving,
             price=lambda chunk: moving.price(state, chunk, axis),
             budget=self._budget,
         )
         for chunks in sets:
-            after = self._trials.attempt(step, chunks) or self._trials.attempt(step, chunks, asking_first=True)
-            if after is not None or self._budget.spent:
-                return after
+            found = self._trials.attempt(step, chunks) or self._trials.attempt(step, chunks, asking_first=True)
+            if found is not None or self._budget.spent:
+                return found
         return None
 
     def _most(self) -> Amounts:

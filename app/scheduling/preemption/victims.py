@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.model.decision import Share
-from app.model.names import GroupKey, NodeName, PodUid, QueueName
+from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.resources import QUOTA_AXES, Resources
@@ -121,17 +121,13 @@ class VictimCandidates:
             self._chunks[group.key] = group, found
         return found
 
-    def chunks_on(self, group: PodGroup, node: NodeName, moved: Container[PodUid]) -> list[VictimBatch]:
-        """Return the chunks of a group that may move away from a node: pods beyond its minimum singly, then the rest.
-
-        `moved` are the pods that move already.
-        """
-        staying = tuple(one for one in group.placed if one.pod.uid not in moved)
+    def chunks_on(self, group: PodGroup, node: NodeName) -> list[VictimBatch]:
+        """Return the chunks of a group that may move away from a node: spare pods singly, then the rest together."""
         if group.root is not None or len(group.placed) <= group.min_member:
-            first = self.chunk(group) if len(staying) == len(group.placed) else None
+            first = self.chunk(group)
             return [] if first is None else [first]
-        here = sorted((one for one in staying if one.node == node), key=lambda one: start_order(one.pod))
-        found, left = list[VictimBatch](), replace(group, placed=staying)
+        here = sorted((one for one in group.placed if one.node == node), key=lambda one: start_order(one.pod))
+        found, left = list[VictimBatch](), group
         while here and len(left.placed) > group.min_member:
             found.append(self._batch(left, (here.pop(),)))
             left = _left(found[-1])
