@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.model.decision import Action, Plan
+from app.model.names import NodeName
 from app.model.node import Node
 from app.model.pod import Constraint, Pod, Sharing
 from app.model.podgroup import PodGroup
@@ -12,6 +13,7 @@ from app.model.snapshot import PART, SharedDevice
 from app.scheduling.planner.planner import plan
 from app.scheduling.policy import Policy
 from app.scheduling.preemption import moves
+from app.scheduling.preemption.victims import VictimBatch, VictimCandidates
 from tests import given
 
 PATIENT = Policy(actions=(Action.ALLOCATE, Action.CONSOLIDATE), patience_s=300.0)
@@ -225,3 +227,23 @@ def test_as_many_gpus_become_free_as_an_overcommitted_node_lacks() -> None:
     found = planned(nodes, *held, stays(runs("f", "n1", gpus=4)), waits("w", cpu=40))
 
     assert (len(moved(found)), started(found)) == (3, {"n0"})
+
+
+@pytest.mark.parametrize(("pods", "looks"), [(100, moves.MOST_NODES), (5000, 6)])
+def test_a_search_looks_at_fewer_nodes_the_more_pods_a_group_has(
+    pods: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [given.node(f"n{index:04}", gpus=8) for index in range(pods)]
+    spread = [given.placed(given.pod(f"e{index}", gang="e"), one.name) for index, one in enumerate(nodes)]
+    elastic = replace(given.group(running=spread, min_member=1), started_at=NOW - 100)
+    made = given.snapshot(nodes, QUEUES, [elastic, waits("w", gpus=8)])
+    seen, original = list[str](), VictimCandidates.chunks_on
+
+    def chunks_on(roster: VictimCandidates, group: PodGroup, node: NodeName) -> list[VictimBatch]:
+        seen.append(node)
+        return original(roster, group, node)
+
+    monkeypatch.setattr(VictimCandidates, "chunks_on", chunks_on)
+    plan(made, replace(PATIENT, patience_s=0.0, most_whatifs=300), now=NOW)
+
+    assert 0 < len(seen) <= looks

@@ -36,8 +36,8 @@ MOST_CHOSEN = 16
 _USE = 1 << 10
 """The use of an item that frees all that is missing of one resource."""
 
-_WORK = NAMED // 4
-"""Looking at one PodGroup on a node counts as walking over so many victims."""
+_WORK, _POD_WORK = NAMED // 4, NAMED // 16
+"""Looking at one PodGroup on a node, and at each pod of it, counts as walking over so many victims."""
 
 Price = Callable[[VictimBatch], int]
 """What it costs to move a chunk: at least 0, in any unit."""
@@ -58,7 +58,7 @@ def cheapest(  # noqa: PLR0913 - one question: for which pod, where, and which p
     pods = pods[evictable.may_settle(pods, prospects.placeable(state), evictable.repackable(stock))]
     near = candidates & _may_hold(state, pod, pods)
     for column, groups in _on_nodes(state, pods, _nearest(pod, stock, near, nodes)):
-        if not budget.walk(_WORK * len(groups)):
+        if not budget.walk(sum(_WORK + _POD_WORK * len(group.placed) for group in groups)):
             break
         chunks = [chunk for group in groups for chunk in state.roster.chunks_on(group, nodes.nodes[column].name)]
         chunks.sort(key=lambda chunk: place.item(evictable.ids[chunk.group.key]))
