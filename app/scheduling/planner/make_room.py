@@ -85,10 +85,8 @@ class RoomMaking:
                 # Time spent as a borrower does not count for room that the queue is owed.
                 known, has_borrowed = before.get(key, (now, borrows))
                 self._since[key] = known if borrows == has_borrowed else now, borrows
-        likeness, first = (
-            {key: self._draft.likeness(self._draft.waiting[key]) for key in self._since},
-            dict[Likeness, float](),
-        )
+        likeness = {key: self._draft.likeness(self._draft.waiting[key]) for key in self._since}
+        first = dict[Likeness, float]()
         for key, (since, _) in self._since.items():
             first[likeness[key]] = min(since, first.get(likeness[key], since))
         return {key: first[likeness[key]] for key in self._since}
