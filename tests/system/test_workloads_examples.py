@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.api import POD_GROUPS, PODS, Api, Object
+from tests.system.api import DEFAULT_PODS, POD_GROUPS, Api, Object
 from tests.system.bed import Bed
 from tests.system.cluster import DEFAULT_QUEUES, ROOT, documents
 from tests.system.forms import Deployed
@@ -114,8 +114,9 @@ def test_ray_job_starts_with_its_head_and_its_minimum_of_workers_and_gets_the_ot
 
     apply(cluster, EXAMPLES / "ray-job.yaml")
 
-    eventually(lambda: len(api.items(PODS)) == 3, within_s=WITHIN_S, what="head and workers wait")
-    for one in api.items(PODS):
+    # Agents run in another namespace.
+    eventually(lambda: len(api.items(DEFAULT_PODS)) == 3, within_s=WITHIN_S, what="head and workers wait")
+    for one in api.items(DEFAULT_PODS):
         wait_for_refusal(cluster, one["metadata"]["name"])
     assert api.bound_pods() == {}
     api.create_all(nodes(2, gpus=1)[1:])
