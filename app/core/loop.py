@@ -1,0 +1,197 @@
+"""An event loop without a clock and without I/O. Its owner decides when a round runs, and what time it is then.
+
+asyncio needs an event loop only for the order of callbacks. Here the order follows from the calls alone: two loops that
+receive the same calls run the same callbacks in the same order. asyncio's own loops ask the operating system in
+between, and their order depends on its answers.
+"""
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from contextvars import Context, copy_context
+from functools import partial
+from itertools import count
+from math import inf
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+import structlog
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+Job = Callable[[], Any]
+"""Work for a thread. It reads only frozen values."""
+
+StartJob = Callable[[Job, "asyncio.Future[Any]"], None]
+"""Starts a job; its result is set on the future in a later round."""
+
+log = structlog.get_logger()
+
+
+class Callback(asyncio.TimerHandle):
+    """A callback that runs in a later round, unless it is cancelled before."""
+
+    __slots__ = ("act", "in_context", "is_cancelled", "when_s")
+
+    def __init__(self, act: Callable[[], object], context: Context | None, when_s: float) -> None:
+        """Hold what to run; the fields of asyncio's handles serve asyncio's own loops only and stay unset."""
+        self.act = act
+        self.in_context = copy_context() if context is None else context
+        self.when_s = when_s
+        self.is_cancelled = False
+
+    def __repr__(self) -> str:
+        return f"<Callback {self.act!r}>"
+
+    def cancel(self) -> None:
+        """Do not run."""
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        return self.is_cancelled
+
+    def when(self) -> float:
+        """Return when it is due, in seconds of the loop's time."""
+        return self.when_s
+
+
+class DeterministicLoop(asyncio.AbstractEventLoop):
+    """Runs coroutines in rounds. A round runs what was ready when it began, in the order in which it became ready."""
+
+    def __init__(self, *, start_job: StartJob, wake: Callable[[], None] = lambda: None, now_s: float = 0.0) -> None:
+        """`wake` is called when something becomes ready, or due earlier, outside of a round."""
+        self._start_job = start_job
+        self._wake = wake
+        self._now_s = now_s
+        self._ready: deque[Callback] = deque()
+        self._timers: list[tuple[float, int, Callback]] = []
+        self._order = count()
+        self._is_entered = False
+        self._is_closed = False
+
+    # The owner's side -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a round would run something now, whatever the time is."""
+        return bool(self._ready)
+
+    def due_at(self) -> float:
+        """Return when the next timer is due, infinity without a timer."""
+        while self._timers and self._timers[0][2].is_cancelled:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else inf
+
+    @contextmanager
+    def entered(self, now_s: float) -> Iterator[None]:
+        """Let code of the core run at this time. The time never goes back, so an earlier one counts as the last one."""
+        self._now_s = max(self._now_s, now_s)
+        outer = events._get_running_loop()  # noqa: SLF001 # exported by asyncio for those who write event loops
+        events._set_running_loop(self)  # noqa: SLF001
+        self._is_entered = True
+        try:
+            yield
+        finally:
+            self._is_entered = False
+            events._set_running_loop(outer)  # noqa: SLF001
+
+    def run_round(self, now_s: float) -> None:
+        """Run what is ready or due at this time. What becomes ready meanwhile waits for the next round."""
+        with self.entered(now_s):
+            while self._timers and self._timers[0][0] <= self._now_s:
+                self._ready.append(heapq.heappop(self._timers)[2])
+            for _ in range(len(self._ready)):
+                callback = self._ready.popleft()
+                if not callback.is_cancelled:
+                    self._run(callback)
+
+    def _run(self, callback: Callback) -> None:
+        try:
+            callback.in_context.run(callback.act)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 # as in asyncio's own loops: a callback's error ends no loop
+            self.call_exception_handler({"message": f"exception in {callback!r}", "exception": error})
+
+    # The side of asyncio ----------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Return the time of the round."""
+        return self._now_s
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> Callback:
+        """Run a callback in the next round."""
+        handle = Callback(partial(callback, *args), context, self._now_s)
+        self._ready.append(handle)
+        if not self._is_entered:
+            self._wake()
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> Callback:
+        """Run a callback in the first round after `delay` seconds."""
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> Callback:
+        """Run a callback in the first round at or after `when`; those due at one time run in the order of the calls."""
+        handle = Callback(partial(callback, *args), context, when)
+        heapq.heappush(self._timers, (when, next(self._order), handle))
+        if not self._is_entered:
+            self._wake()
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future whose callbacks run on this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        """Run a coroutine from the next round on."""
+        return asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Start a job. The owner of the loop chooses the thread, so `executor` must be None."""
+        if executor is not None:
+            raise ValueError("the owner of the loop runs its jobs")
+        result: asyncio.Future[T] = self.create_future()
+        self._start_job(partial(func, *args), result)
+        return result
+
+    def get_debug(self) -> bool:
+        """Return False: asyncio's debug mode measures time."""
+        return False
+
+    def is_running(self) -> bool:
+        """Return whether a round runs."""
+        return self._is_entered
+
+    def is_closed(self) -> bool:
+        """Return whether the loop was closed."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Forget what has not run."""
+        self._is_closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Log an error that no task receives."""
+        log.error(context.get("message", "error in the core"), exc_info=context.get("exception"))
