@@ -26,7 +26,7 @@ Asked = dict[str, list[float]]
 
 async def latencies(parts: Components, wire: Wire, size: Size) -> dict[str, float]:
     """Return p50 and p99 in ms of each question, at rest and beside a plan."""
-    door = extender_door(Settings(webhook_port=0), parts)
+    door = extender_door(Settings(webhook_port=0), parts.extender, parts.metrics)
     serving = asyncio.create_task(door.listener.run())
     try:
         questions = _questions(parts, size)

@@ -89,7 +89,28 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
 
     @contextmanager
     def entered(self, now_s: float) -> Iterator[None]:
-        """Let code of the core run at this time. The time never goes back, so an earlier one counts as the last one."""
+        """Let code of the core run at this time, and wake the owner if it left work.
+
+        The time never goes back: an earlier time counts as the last one.
+        """
+        due = self.due_at()
+        with self._running_at(now_s):
+            yield
+        if self._ready or self.due_at() < due:
+            self._wake()
+
+    def run_round(self, now_s: float) -> None:
+        """Run what is ready or due at this time. What becomes ready meanwhile waits for the next round."""
+        with self._running_at(now_s):
+            while self._timers and self._timers[0][0] <= self._now_s:
+                self._ready.append(heapq.heappop(self._timers)[2])
+            for _ in range(len(self._ready)):
+                callback = self._ready.popleft()
+                if not callback.is_cancelled:
+                    self._run(callback)
+
+    @contextmanager
+    def _running_at(self, now_s: float) -> Iterator[None]:
         self._now_s = max(self._now_s, now_s)
         outer = events._get_running_loop()  # noqa: SLF001 # exported by asyncio for those who write event loops
         events._set_running_loop(self)  # noqa: SLF001
@@ -99,16 +120,6 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         finally:
             self._is_entered = False
             events._set_running_loop(outer)  # noqa: SLF001
-
-    def run_round(self, now_s: float) -> None:
-        """Run what is ready or due at this time. What becomes ready meanwhile waits for the next round."""
-        with self.entered(now_s):
-            while self._timers and self._timers[0][0] <= self._now_s:
-                self._ready.append(heapq.heappop(self._timers)[2])
-            for _ in range(len(self._ready)):
-                callback = self._ready.popleft()
-                if not callback.is_cancelled:
-                    self._run(callback)
 
     def _run(self, callback: Callback) -> None:
         try:

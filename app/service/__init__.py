@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.certificates.own import Installation
-from app.control.leadership.freshness import Freshness
-from app.control.leadership.leadership import Leadership
 from app.control.leadership.rights import AccessReviews, Rights
-from app.control.writers.barrier import GangBarrier
 from app.model.seam import Cluster
 from app.service.components import Clocks, Components, Runs
 from app.service.doors import Door, admission_door, extender_door, operations_door, probe_door
+from app.service.shell import Shell
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import health, operations
@@ -83,17 +81,20 @@ async def serve(
             open_ports.callback(door.listener.close)
             return door
 
-        components = Components(settings, cluster, metrics or Metrics())
-        verbs = opened(extender_door(settings, components))
-        reviews = admission_door(settings, components, kubernetes.installation if kubernetes else None)
+        metrics = metrics or Metrics()
+        shell = Shell(settings, cluster, metrics)
+        open_ports.callback(shell.close)
+        components = shell.components
+        verbs = opened(extender_door(settings, shell, metrics))
+        reviews = admission_door(settings, shell, metrics, kubernetes.installation if kubernetes else None)
         doors = [verbs, *([opened(reviews)] if reviews else [])]
         rights = [Rights(kubernetes.reviews, settings)] if kubernetes else []
-        watchdog = Watchdog(Alarm(components.metrics))
-        published = health.Published(components.inspect, *rights, *doors)
-        visits = Visits(asyncio.get_running_loop())
+        watchdog = Watchdog(Alarm(metrics))
+        published = health.Published(shell, *rights, *doors)
+        visits = Visits(asyncio.get_running_loop(), within=shell.reading)
         callers = _callers(settings, kubernetes.reviews if kubernetes else None, visits)
         app = operations.application(
-            components.inspect, components.metrics, watchdog, callers=callers, ready=published, asks=visits
+            components.inspect, metrics, watchdog, callers=callers, ready=published, asks=visits
         )
         reads = opened(operations_door(settings, app))
         probes = probe_door(settings, health.application(published, watchdog))
@@ -105,15 +106,15 @@ async def serve(
                 *rights,
                 *(one for door in doors for one in door.running),
             ]
-            for part in (*components.running, *beside):
+            for part in (shell, *beside):
                 tasks.create_task(part.run(), name=type(part).__name__)
-            tasks.create_task(_freeze_until_synced(components.freshness), name="freeze")
-            tasks.create_task(_close_on_standby(components.leadership, verbs), name="standby")
+            tasks.create_task(_freeze_until_synced(shell), name="freeze")
+            tasks.create_task(_close_on_standby(shell, verbs), name="standby")
             if on_ready is not None:
                 admission = reviews.url if reviews else ""
                 urls = {"admission": admission, "probes": probes.url if probes else ""}
                 on_ready(Endpoints(webhooks=verbs.url, operations=reads.url, **urls))
-            await _until_cancelled(components.barrier)
+            await asyncio.Event().wait()
 
 
 def _callers(settings: Settings, authority: CallerReviews | None, visits: Visits) -> Callers:
@@ -155,17 +156,17 @@ def _prompt_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-async def _close_on_standby(leadership: Leadership, verbs: Door) -> None:
+async def _close_on_standby(shell: Shell, verbs: Door) -> None:
     while True:
-        await leadership.ended()
+        await shell.seen(shell.components.leadership.ended)
         # The kube-scheduler of a replica on standby must not keep using an old connection to it.
         verbs.listener.close_connections()
 
 
-async def _freeze_until_synced(freshness: Freshness) -> None:
+async def _freeze_until_synced(shell: Shell) -> None:
     # One search through the records of 100,000 pods takes 700 ms, during which no request is answered. Frozen records
     # are not searched, and freezing them while they arrive keeps each search short.
-    synced = asyncio.ensure_future(freshness.synced())
+    synced = asyncio.ensure_future(shell.seen(shell.components.freshness.synced))
     try:
         # The loop is bounded in case some kind is never listed: frozen garbage is never collected.
         for _ in range(FREEZES):
@@ -177,11 +178,3 @@ async def _freeze_until_synced(freshness: Freshness) -> None:
         gc.freeze()
     finally:
         synced.cancel()
-
-
-async def _until_cancelled(barrier: GangBarrier) -> None:
-    try:
-        await asyncio.Event().wait()
-    finally:
-        # Binds that wait at the barrier would needlessly delay the end of the listeners.
-        barrier.fail_all("Leeboard is stopping")

@@ -12,14 +12,16 @@ from app.certificates.files import CertificateFiles
 from app.certificates.own import Certificates, Installation
 from app.certificates.served import ServedCertificate
 from app.model.question import Check
-from app.service.components import Components, Runs
+from app.service.components import Runs
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import admission, health, webhooks
+from app.web.admission import AnswersAdmission
 from app.web.connection import EXTENDER_CONNECTIONS, OPERATIONS_CONNECTIONS
 from app.web.listener import Listener, listener
 from app.web.thread import Threaded
 from app.web.tls import LiveTls
+from app.web.webhooks import AnswersScheduler
 
 
 class CertificateSource(Runs, Protocol):
@@ -57,31 +59,33 @@ class Door:
         return self.certificate.checks() if self.certificate else ()
 
 
-def extender_door(settings: Settings, components: Components) -> Door:
+def extender_door(settings: Settings, extender: AnswersScheduler, metrics: Metrics) -> Door:
     """Open the listener of the extender's verbs; raise OSError when its port is in use."""
-    app = webhooks.application(components.extender, components.metrics)
+    app = webhooks.application(extender, metrics)
     host, port, folder = settings.webhook_host, settings.webhook_port, settings.webhook_tls_dir
     if folder is None:
         return Door(host=host, listener=listener(app, host, port, limits=EXTENDER_CONNECTIONS))
     tls = LiveTls(Clients.CERTIFIED)
-    served = ServedCertificate(tls, components.metrics, listener="extender", wall_clock=time.time)
+    served = ServedCertificate(tls, metrics, listener="extender", wall_clock=time.time)
     source = CertificateFiles(folder, served, clients=Clients.CERTIFIED, wall_clock=time.time)
     bound = listener(app, host, port, limits=EXTENDER_CONNECTIONS, tls=tls)
     return Door(host=host, listener=bound, certificate=source)
 
 
-def admission_door(settings: Settings, components: Components, installation: Installation | None) -> Door | None:
+def admission_door(
+    settings: Settings, answers: AnswersAdmission, metrics: Metrics, installation: Installation | None
+) -> Door | None:
     """Open the listener of admission, if it is configured; raise OSError when its port is in use."""
     if settings.admission_port is None:
         return None
     tls = LiveTls()
     source = _admission_certificate(
         settings,
-        ServedCertificate(tls, components.metrics, listener="admission", wall_clock=time.time),
-        components.metrics,
+        ServedCertificate(tls, metrics, listener="admission", wall_clock=time.time),
+        metrics,
         installation,
     )
-    app = admission.application(components.admission, components.metrics)
+    app = admission.application(answers, metrics)
     bound = listener(app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls)
     return Door(host=settings.admission_host, listener=bound, certificate=source)
 

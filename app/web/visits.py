@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Protocol, TypeVar
 
@@ -41,8 +42,16 @@ class OnTheSpot:
 class Visits:
     """Calls from one other loop: one at a time, using at most half of the main loop's time."""
 
-    def __init__(self, main: asyncio.AbstractEventLoop, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        main: asyncio.AbstractEventLoop,
+        *,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`within` is entered around each question."""
         self._main = main
+        self._within = within
         self._patience_s = patience_s
         self._one_at_a_time = asyncio.Lock()
 
@@ -51,7 +60,8 @@ class Visits:
 
         async def answered() -> tuple[T, float]:
             began = time.perf_counter()
-            return question(), time.perf_counter() - began
+            with self._within():
+                return question(), time.perf_counter() - began
 
         async with self._one_at_a_time:
             answer, took_s = await self.run(answered)

@@ -1,0 +1,243 @@
+"""The shell around the core: it tells the core the time, carries out its Commands, and delivers what happened.
+
+The shell decides nothing. It enters the core in callbacks of the main event loop, never inside one of its tasks.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from math import inf
+from typing import Any
+
+from app.core.commands import Command, Keep
+from app.core.loop import Job
+from app.model.admission import AdmissionAnswer, AdmissionQuestion
+from app.model.question import BindQuestion, Check, FilterAnswer, PodQuestion, Scores
+from app.model.seam import Cluster, RawObject
+from app.service.components import Clocks
+from app.service.core import Core, Stamp
+from app.settings import Settings
+from app.telemetry import Metrics
+
+TURN_S = 0.0005
+"""How long the shell runs one round after another before the main loop looks at its sockets again."""
+
+AHEAD = 64
+"""How many events of one watch may wait for the core; then its stream is not read on."""
+
+
+class Shell:
+    """Runs a core on the event loop that is running when the shell is made."""
+
+    def __init__(self, settings: Settings, cluster: Cluster, metrics: Metrics, *, clocks: Clocks | None = None) -> None:
+        """`cluster` carries out the Commands. Nothing runs until `run`."""
+        self._clocks = clocks or Clocks()
+        self._main = asyncio.get_running_loop()
+        self._cluster = cluster
+        self._is_due = False
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._room: dict[int, asyncio.Semaphore] = {}
+        self._numbers = count(1)
+        self._askers: dict[int, asyncio.Future[Any]] = {}
+        self._failed: asyncio.Future[None] = self._main.create_future()
+        self._core = Core(settings, metrics, self, self._stamp())
+        self.components = self._core.components
+
+    # Time and rounds --------------------------------------------------------------------------------------------------
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._clocks.monotonic(), self._clocks.wall())
+
+    def wake(self) -> None:
+        """Run a round in the next iteration of the main loop."""
+        if not self._is_due and not self._is_closed:
+            self._is_due = True
+            self._main.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_due = False
+        if self._is_closed:
+            return
+        until = self._clocks.monotonic() + TURN_S
+        while True:
+            stamp = self._stamp()
+            self._core.run_round(stamp)
+            if not self._core.is_ready:
+                break
+            if self._clocks.monotonic() > until:
+                self.wake()
+                return
+        self._set_timer(stamp)
+
+    def _set_timer(self, stamp: Stamp) -> None:
+        due = self._core.due_at()
+        if due >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._main.call_later(max(0.0, due - stamp.monotonic_s), self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._timer_at = None, inf
+        self.wake()
+
+    # Questions --------------------------------------------------------------------------------------------------------
+
+    async def filter(self, question: PodQuestion) -> FilterAnswer:
+        """Choose among the offered nodes."""
+        answer: FilterAnswer = await self._ask("filter", question)
+        return answer
+
+    async def bind(self, question: BindQuestion) -> str:
+        """Bind the pod. Return "" when it is bound, otherwise why not."""
+        answer: str = await self._ask("bind", question)
+        return answer
+
+    def prioritize(self, question: PodQuestion) -> Scores:
+        """Score the offered nodes."""
+        return self._core.prioritize(question, self._stamp())
+
+    def preempt(self, pod: RawObject, candidates: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return the victims that may be preempted."""
+        return self._core.preempt(pod, candidates, self._stamp())
+
+    def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Return the patch that an object needs."""
+        return self._core.mutate(question, self._stamp())
+
+    def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        """Return whether an object may be stored."""
+        return self._core.validate(question, self._stamp())
+
+    async def _ask(self, verb: str, question: PodQuestion | BindQuestion) -> Any:
+        number = next(self._numbers)
+        answered = self._askers[number] = self._main.create_future()
+        self._core.ask(number, verb, question)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                self._core.withdraw(number)
+            raise
+        finally:
+            del self._askers[number]
+
+    def answer(self, number: int, answered: asyncio.Future[Any]) -> None:
+        """Give an answer to its asker, who may have left."""
+        asker = self._askers.get(number)
+        if asker is None or asker.done():
+            return
+        if answered.cancelled():
+            asker.cancel()
+        elif (error := answered.exception()) is not None:
+            asker.set_exception(error)
+        else:
+            asker.set_result(answered.result())
+
+    # Reads ------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let code outside of the core read the components. It must change nothing."""
+        with self._core.entered(self._stamp()):
+            yield
+
+    def checks(self) -> tuple[Check, ...]:
+        """Return the components' lines of /readyz."""
+        with self.reading():
+            return tuple(self.components.inspect.checks())
+
+    async def seen(self, wait: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Wait for something in the core, such as `freshness.synced`."""
+        told: asyncio.Future[None] = self._main.create_future()
+        self._core.observe(wait, lambda: None if told.done() else told.set_result(None), self._stamp())
+        await told
+
+    # Commands ---------------------------------------------------------------------------------------------------------
+
+    def execute(self, number: int, command: Command) -> None:
+        """Begin a Command."""
+        outcome = self._followed(number, command) if command.follows else self._done(number, command)
+        self._running[number] = self._main.create_task(outcome, name=f"{command.verb} {number}")
+
+    def withdraw(self, number: int) -> None:
+        """Stop a Command."""
+        self._room.pop(number, None)
+        if (task := self._running.pop(number, None)) is not None:
+            task.cancel()
+
+    def consumed(self, number: int) -> None:
+        """Read on in a stream."""
+        if (room := self._room.get(number)) is not None:
+            room.release()
+
+    async def _done(self, number: int, command: Command) -> None:
+        try:
+            result = await self._begun(command)
+        except Exception as error:  # noqa: BLE001 # the core gets every error
+            self._core.fail(number, error)
+        else:
+            self._core.deliver(number, result)
+        finally:
+            self._running.pop(number, None)
+
+    async def _followed(self, number: int, command: Command) -> None:
+        room = self._room[number] = asyncio.Semaphore(AHEAD)
+        try:
+            async for event in self._begun(command):
+                await room.acquire()
+                self._core.show(number, event)
+        except Exception as error:  # noqa: BLE001 # the core gets every error
+            self._core.fail(number, error)
+
+    def _begun(self, command: Command) -> Any:
+        """Call the method of the cluster, which returns a coroutine or a stream."""
+        keep = {} if command.keep is None else {"keep": partial(self._keep, command.keep)}
+        return getattr(self._cluster, command.verb)(*command.arguments, **command.options, **keep)
+
+    def _keep(self, keep: Keep, raw: RawObject) -> Any:
+        return self._core.keep(keep, raw, self._stamp())
+
+    # Jobs -------------------------------------------------------------------------------------------------------------
+
+    def start_job(self, number: int, job: Job) -> None:
+        """Run a job in a thread."""
+        self._main.run_in_executor(None, job).add_done_callback(partial(self._finish, number))
+
+    def _finish(self, number: int, done: asyncio.Future[Any]) -> None:
+        if self._is_closed or done.cancelled():
+            return
+        error = done.exception()
+        self._core.finish(number, None if error else done.result(), error)
+
+    # From start to end ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the core until cancelled; raise the error of a component that fails."""
+        self._core.start(self._stamp())
+        try:
+            await self._failed
+        finally:
+            # Binds that wait at the barrier would needlessly delay the end of the listeners.
+            self._core.fail_waiting_binds("Leeboard is stopping", self._stamp())
+
+    def note_failure(self, error: BaseException) -> None:
+        """End `run` with this error."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def close(self) -> None:
+        """Stop the core, and what the shell does for it."""
+        self._core.stop(self._stamp())
+        self._is_closed = True
+        for task in self._running.values():
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._failed.cancel()
