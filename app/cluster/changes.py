@@ -9,13 +9,13 @@ from app.model.names import GroupKey, NodeName, PodUid
 class Changes:
     """Changes of the cache that are handled once."""
 
-    bereft: set[PodUid] = field(default_factory=set)
+    bereft: dict[PodUid, None] = field(default_factory=dict)
     """Pods whose reservation was ended by a watch event: their nomination may still be set."""
     relieved: set[NodeName] = field(default_factory=set)
     """Nodes that have changed, or on which less is held, now or soon."""
     taken_by_others: set[NodeName] = field(default_factory=set)
     """Nodes to which other programs have bound managed pods without a reservation."""
-    gone: set[GroupKey] = field(default_factory=set)
+    gone: dict[GroupKey, None] = field(default_factory=dict)
     """Groups that are no longer pending; some may become pending again."""
 
 
@@ -54,7 +54,7 @@ class ChangeLog:
 
     def lose_promise(self, pod: PodUid) -> None:
         """Note that a watch event has ended the reservation of a pod."""
-        self._noted().bereft.add(pod)
+        self._noted().bereft[pod] = None
 
     def take_over_place(self, node: NodeName) -> None:
         """Note that another program has bound a managed pod to a node without a reservation for the pod."""
@@ -62,7 +62,7 @@ class ChangeLog:
 
     def stop_waiting(self, key: GroupKey) -> None:
         """Note that a group is no longer pending."""
-        self._noted().gone.add(key)
+        self._noted().gone[key] = None
 
     def note_refusals(self) -> None:
         """Note that a running plan has refused pods, or may refuse pods, on the basis of the present state."""

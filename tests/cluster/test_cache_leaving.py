@@ -243,7 +243,7 @@ def test_the_refusal_of_a_pod_that_waits_for_room_means_nothing() -> None:
 
     found.apply_pod(replace(P, said=SchedulerMessage(by_scheduler=True)))
 
-    assert (state(found), found.drain_changes().bereft) == (ReservationState.AWAITING, set())
+    assert (state(found), set(found.drain_changes().bereft)) == (ReservationState.AWAITING, set())
 
 
 def test_a_waiting_reservation_ends_like_any_other() -> None:
@@ -256,7 +256,7 @@ def test_a_waiting_reservation_ends_like_any_other() -> None:
     ends[3].apply_pod(replace(P, node=N2))
 
     assert [state(found) for found in ends] == [None] * 4
-    assert (ends[2].drain_changes().bereft, ends[3].snapshot().usage[P.queue].allocated) == ({P.uid}, gpus(2))
+    assert (set(ends[2].drain_changes().bereft), ends[3].snapshot().usage[P.queue].allocated) == ({P.uid}, gpus(2))
 
 
 # Extended resources, topologies, labels -----------------------------------------------------------------------------

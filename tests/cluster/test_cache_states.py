@@ -98,7 +98,7 @@ class Anything(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cache = ClusterCache()
-        self.touched: set[GroupKey] = set()
+        self.touched: dict[GroupKey, None] = {}
         self.cache.groups.touched.tell(self.touched)
         self.now = 0
         self.nodes: dict[NodeName, Node] = {}
@@ -354,7 +354,7 @@ class Anything(RuleBasedStateMachine):
         grew = any(amount > room.get(key, -1 << 62) for key, amount in self.before[0].items())
         assert not grew or self.cache.changes.relief > relief
         assert self.before[1] == picture or self.cache.changes.version > version
-        assert {key for key in standing | now if standing.get(key) != now.get(key)} <= self.touched
+        assert {key for key in standing | now if standing.get(key) != now.get(key)} <= self.touched.keys()
         self.touched.clear()
 
     @invariant()

@@ -46,14 +46,14 @@ def test_a_heartbeat_is_no_change_and_keeps_the_agent_trusted() -> None:
     found = gpus()
 
     assert not found.report(WELL, heard_at=50.0)
-    assert found.agents.age(40.0) == set()
+    assert not found.agents.age(40.0)
     assert (found.agents.heard_at(A), found.agents.is_trusted(A)) == (50.0, True)
 
 
 def test_an_agent_falls_silent_once_and_its_next_report_is_a_change() -> None:
     found = gpus()
 
-    assert (found.agents.age(1.0), found.agents.age(1.0), state(found)) == ({A}, set(), GpuState.UNCONFIRMED)
+    assert (list(found.agents.age(1.0)), list(found.agents.age(1.0)), state(found)) == ([A], [], GpuState.UNCONFIRMED)
     assert (found.report(WELL, heard_at=2.0), state(found)) == (True, GpuState.READY)
 
 
@@ -136,20 +136,20 @@ def test_an_agent_adds_the_smallest_gpu_memory_rounded_to_steps_to_its_node() ->
 
 def test_a_change_is_reported_once() -> None:
     found = gpus()
-    assert (found.drain_changes().nodes, found.drain_changes().nodes) == ({A}, set())
+    assert (list(found.drain_changes().nodes), list(found.drain_changes().nodes)) == ([A], [])
 
     found.report(report(device("u1", R), device("u2"), boot_id="later"), heard_at=1.0)
     found.refresh(A)
 
-    assert found.drain_changes().nodes == set()
+    assert not found.drain_changes().nodes
 
 
 def test_a_gpu_share_that_moves_changes_both_nodes() -> None:
     found = gpus()
 
-    assert found.parts.put(RUNS.pod, replace(RUNS, node=B)) == {A, B}
-    assert found.parts.put(RUNS.pod, replace(RUNS, node=B)) == set()
-    assert found.parts.put(RUNS.pod, None) == {B}
+    assert list(found.parts.put(RUNS.pod, replace(RUNS, node=B))) == [A, B]
+    assert list(found.parts.put(RUNS.pod, replace(RUNS, node=B))) == []
+    assert list(found.parts.put(RUNS.pod, None)) == [B]
     assert (list(found.parts.on(A)), list(found.parts.on(B)), found.parts.of(RUNS.pod)) == ([], [], None)
 
 
@@ -172,7 +172,7 @@ def test_a_reservation_pod_counts_on_its_intended_node_before_it_is_bound() -> N
 def test_a_reservation_pod_for_no_node_counts_nowhere() -> None:
     found = gpus()
 
-    assert found.reservations.put(R.uid, replace(R, node=None)) == {A}
+    assert list(found.reservations.put(R.uid, replace(R, node=None))) == [A]
     assert (found.reservations.get(R.uid), state(found)) == (None, GpuState.CONTESTED)
 
 

@@ -155,7 +155,7 @@ async def test_many_pods_with_gpus_are_judged_in_steps_once_the_gpus_are_known(
             world.pod(f"p{number}", gates=[GATE])
         await passes(1)
         touched = list[int]()
-        told = set[GroupKey]()
+        told = dict[GroupKey, None]()
         world.cache.groups.touched.tell(told)
 
         def count_told() -> None:

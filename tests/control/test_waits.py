@@ -20,7 +20,7 @@ def test_the_message_of_a_gang_that_shares_gpus_of_several_nodes_names_all_of_th
         group=GroupKey("q", "gang"),
         pods=tuple(PodUid(node) for node in nodes),
         nodes=frozenset(map(NodeName, nodes)),
-        victims=frozenset(),
+        victims=(),
         freed=frozenset(),
         since=0.0,
         began=BEGAN,

@@ -520,7 +520,7 @@ def test_the_memory_of_searches_drops_podgroups_that_no_longer_wait() -> None:
     searches.ended_in_vain(("gone",), 1)
     searches.was_cut_off(("cut",), 1, Budget(10), Budget(100))
 
-    assert searches.frozen(()) == Searched()
+    assert searches.frozen(set()) == Searched()
 
 
 def test_room_made_by_one_action_helps_a_podgroup_for_which_the_next_action_failed_before() -> None:

@@ -97,7 +97,7 @@ def evict(state: WhatIf, group: PodGroup, dice: Random) -> None:
     if not gone:
         return
     state.evict(group, gone, Action.PREEMPT, None)
-    state.growing.add(group.key)
+    state.growing[group.key] = None
     if dice.random() < 0.5:
         state.resettle(state.as_it_is(group), [one.pod for one in gone])
 

@@ -3,7 +3,8 @@
 No part of the pod is copied into a change: what its owner wrote is not touched, however large or deep it is.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from app.cluster.admit.parts import annotations_of, spec_of
 from app.cluster.admit.patch import Changes, added, items_removed, pointer, removed
@@ -112,7 +113,7 @@ def runtime(raw: RawObject, name: str) -> Changes:
         yield added("/spec/runtimeClassName", name)
 
 
-def markers(raw: RawObject, names: Collection[str]) -> Changes:
+def markers(raw: RawObject, names: AbstractSet[str]) -> Changes:
     """Add requests for the extended resources by which kube-scheduler recognizes managed pods."""
     spec = spec_of(raw)
     # kube-scheduler would accept init containers too, but the admission policy looks for markers here.

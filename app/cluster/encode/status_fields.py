@@ -18,7 +18,7 @@ from app.model.snapshot import Usage
 NODE_POOL = "default"
 """KAI's name for the nodes of an unpartitioned cluster."""
 
-VOLATILE = frozenset({"lastTransitionTime", "transitionID"})
+VOLATILE = ("lastTransitionTime", "transitionID")
 """Fields with the time of a change, not its content: left out when two statuses are compared."""
 
 

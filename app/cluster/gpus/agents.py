@@ -1,6 +1,6 @@
 """Keeps the reports of the nodes' agents about their GPUs, and which agents are trusted."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -49,12 +49,12 @@ class AgentReports:
         self._silent.discard(name)
         return self._reports.pop(name, None) is not None
 
-    def age(self, since: float) -> set[NodeName]:
+    def age(self, since: float) -> Collection[NodeName]:
         """End the trust in agents that have not reported since then; return the agents that this changes."""
         if since <= self._none_before:
-            return set()
-        silent = {name for name, at in self._heard_at.items() if at < since} - self._silent
-        self._silent |= silent
+            return ()
+        silent = [name for name, at in self._heard_at.items() if at < since and name not in self._silent]
+        self._silent.update(silent)
         self._none_before = min((at for at in self._heard_at.values() if at >= since), default=inf)
         return silent
 

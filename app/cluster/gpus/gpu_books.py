@@ -145,11 +145,11 @@ class GpuBooks:
     def follow_sizes(self, name: NodeName, before: Sizes) -> None:
         """Charge again the pods that request parts of GPUs whose known size has changed."""
         here, smallest = (one != now for one, now in zip(before, self.sizes(name), strict=True))
-        concerned = set(self._sharers.on(name)) if here else set[PodUid]()
+        concerned = list(self._sharers.on(name) if here else ())
         if smallest:
             # A pod without a node, or with an unknown one, is measured by the smallest GPU.
-            concerned |= self._sharers.elsewhere(lambda node: self._nodes.get(node) is not None)
-        self._recharge(uid for uid in concerned if self._charges.get(uid) is not None)
+            concerned += self._sharers.elsewhere(lambda node: self._nodes.get(node) is not None)
+        self._recharge(uid for uid in dict.fromkeys(concerned) if self._charges.get(uid) is not None)
         self.restand([name])
 
     def restand(self, names: Iterable[NodeName]) -> None:

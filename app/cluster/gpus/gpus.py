@@ -33,7 +33,7 @@ class GpuSizes(Protocol):
 class GpuChanges:
     """Changes of GPUs that are handled once."""
 
-    nodes: set[NodeName]
+    nodes: Collection[NodeName]
     """Nodes with any change."""
     vanished: Sequence[Pod]
     """Reservation pods that the watch no longer shows: deleted, or ended."""
@@ -53,7 +53,7 @@ class Gpus:
         self._doubted: dict[NodeName, set[str]] = {}
         """Shared GPUs that were not ready in time, until they are ready or gone; changed by `doubt` and `refresh`."""
         self._formed: dict[NodeName, NodeGpus] = {}
-        self._unsettled: set[NodeName] = set()
+        self._unsettled: dict[NodeName, None] = {}
         """Nodes with shared GPUs that still need an action: few, so that they can be read often."""
         self._listed: dict[NodeName, tuple[SharedDevice, ...]] = {}
         self._shown: Mapping[NodeName, tuple[SharedDevice, ...]] | None = {}
@@ -61,7 +61,7 @@ class Gpus:
         self._blocked: dict[NodeName, int] = {}
         self._table: NodeTable | None = None
         self._idle: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._changed: set[NodeName] = set()
+        self._changed: dict[NodeName, None] = {}
 
     # Changing -------------------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Gpus:
         is_news = self.agents.put(node, heard_at=heard_at)
         if is_news and any(gpu.state is not GpuState.READY for gpu in self.shared(node.name)):
             # The needs of such a GPU also depend on which pods hold the other GPUs.
-            self._changed.add(node.name)
+            self._changed[node.name] = None
         return is_news
 
     def close(self, node: NodeName, name: str) -> None:
@@ -118,11 +118,11 @@ class Gpus:
         self._formed[name] = now
         if now == NO_GPUS:
             del self._formed[name]
-        self._unsettled.discard(name)
+        self._unsettled.pop(name, None)
         if not all(gpu.is_settled for gpu in now.shared):
-            self._unsettled.add(name)
+            self._unsettled[name] = None
         self._list(name, now)
-        self._changed.add(name)
+        self._changed[name] = None
         return before, now
 
     def _list(self, name: NodeName, now: NodeGpus) -> None:
@@ -195,7 +195,7 @@ class Gpus:
 
     def drain_changes(self) -> GpuChanges:
         """Return what has changed since the last call; the upkeep of shared GPUs is the only reader."""
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
         return GpuChanges(changed, self.reservations.drop_vanished())
 
     def unsettled_nodes(self) -> Collection[NodeName]:

@@ -5,7 +5,8 @@ pod, and every pod bound to a part of the GPU was given that same device. Until 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from app.cluster.gpus.shared_gpus import NO_DEVICE, NO_GPUS, OPEN, GpuState, NodeGpus, Part, SharedGpu, Sources
@@ -22,7 +23,7 @@ def node_gpus(of: Sources) -> NodeGpus:
         return NO_GPUS
     devices = {device.uuid: device for device in of.agent.devices} if of.agent else {}
     shared = tuple(_shared(claims[name], of, devices) for name in sorted(claims))
-    taken = {uuid for each in shared for uuid in (each.uuid, *claims[each.name].told) if uuid}
+    taken = {each.uuid for each in shared if each.uuid}.union(*(claims[each.name].told for each in shared))
     contested = [each for each in shared if each.state is GpuState.CONTESTED]
     reasons = [f"shared GPU {each.name}: {each.reason}" for each in contested]
     idle = _idle(of.agent, taken)
@@ -123,7 +124,7 @@ def _state(claim: _Claim, of: Sources, uuid: DeviceUuid) -> tuple[GpuState, str]
     return (GpuState.CONTESTED, dispute) if dispute else (GpuState.READY, "")
 
 
-def _dispute(told: Collection[DeviceUuid], standing: Sequence[Pod], uuid: DeviceUuid) -> str:
+def _dispute(told: AbstractSet[DeviceUuid], standing: Sequence[Pod], uuid: DeviceUuid) -> str:
     """Return what does not agree about a GPU on which pods run; empty when everything agrees."""
     if not standing:
         return "its reservation pod is gone"
@@ -170,14 +171,14 @@ def _obstacle_to_more(device: Device | None, promised_mib: int, tolerance_mib: i
 # Whole GPUs ---------------------------------------------------------------------------------------------------------
 
 
-def _idle(agent: GpuNode | None, taken: Collection[DeviceUuid]) -> list[Device]:
+def _idle(agent: GpuNode | None, taken: Container[DeviceUuid]) -> list[Device]:
     """Return the whole devices that no pod has, as far as the agent can tell."""
     if agent is None or not agent.kubelet_answers:
         return []
     return [one for one in agent.devices if not one.holders and one.uuid not in taken and not one.is_mig]
 
 
-def _perhaps_idle(of: Sources, taken: Collection[DeviceUuid]) -> list[Device]:
+def _perhaps_idle(of: Sources, taken: Container[DeviceUuid]) -> list[Device]:
     """Return the whole devices that may be free now, where the agent does not report which pods have them."""
     if of.agent is not None and of.agent.kubelet_answers:
         return []

@@ -18,7 +18,7 @@ class HeldParts:
         self._parts: dict[PodUid, Part] = {}
         self._on: dict[NodeName, dict[PodUid, Part]] = {}
 
-    def put(self, uid: PodUid, part: Part | None) -> set[NodeName]:
+    def put(self, uid: PodUid, part: Part | None) -> Collection[NodeName]:
         """Store what a pod holds of shared GPUs, None for nothing; return the affected nodes."""
         before = self._parts.pop(uid, None)
         if before is not None:
@@ -26,7 +26,7 @@ class HeldParts:
         if part is not None:
             self._parts[uid] = part
             self._on.setdefault(part.node, {})[uid] = part
-        return set() if part == before else {one.node for one in (before, part) if one is not None}
+        return () if part == before else dict.fromkeys(one.node for one in (before, part) if one is not None)
 
     def of(self, uid: PodUid) -> Part | None:
         """Return what a pod holds of shared GPUs."""
@@ -50,7 +50,7 @@ class GpuReservations:
         self._on: dict[NodeName, dict[PodUid, Pod]] = {}
         self._vanished: list[Pod] = []
 
-    def put(self, uid: PodUid, pod: Pod | None) -> set[NodeName]:
+    def put(self, uid: PodUid, pod: Pod | None) -> Collection[NodeName]:
         """Store a reservation pod, None when it is gone; return the affected nodes."""
         before = self._pods.pop(uid, None)
         if before is not None:
@@ -61,7 +61,7 @@ class GpuReservations:
         if pod is not None and node is not None:
             self._pods[uid] = node, pod
             self._on.setdefault(node, {})[uid] = pod
-        return {one for one in (before[0] if before else None, node) if one is not None}
+        return dict.fromkeys(one for one in (before[0] if before else None, node) if one is not None)
 
     def get(self, uid: PodUid) -> Pod | None:
         """Return a reservation pod."""

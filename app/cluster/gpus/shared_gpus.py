@@ -1,6 +1,6 @@
 """The state of the shared GPUs of one node: the holders of parts, and how reliable each GPU is."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -156,9 +156,9 @@ class Sources:
     parts: Collection[Part]
     reservations: Collection[Pod]
     """The reservation pods for this node, also those that are being deleted."""
-    closing: Collection[str] = ()
+    closing: Container[str] = ()
     """Shared GPUs whose reservation pod Leeboard is removing."""
-    doubted: Collection[str] = ()
+    doubted: Container[str] = ()
     """Shared GPUs that were not ready in time."""
     tolerance_mib: int = 0
     divides: bool = True

@@ -11,7 +11,7 @@ class Sharers:
     def __init__(self) -> None:
         """Start without pods."""
         self._places: dict[PodUid, NodeName | None] = {}
-        self._at: dict[NodeName | None, set[PodUid]] = {}
+        self._at: dict[NodeName | None, dict[PodUid, None]] = {}
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._places
@@ -22,14 +22,14 @@ class Sharers:
             return
         self.drop(uid)
         self._places[uid] = place
-        self._at.setdefault(place, set()).add(uid)
+        self._at.setdefault(place, {})[uid] = None
 
     def drop(self, uid: PodUid) -> None:
         """Forget a deleted pod."""
         if uid not in self._places:
             return
         place = self._places.pop(uid)
-        self._at[place].discard(uid)
+        self._at[place].pop(uid, None)
         if not self._at[place]:
             del self._at[place]
 
@@ -37,7 +37,7 @@ class Sharers:
         """Return the pods that have a place on a node; the caller must not keep the value."""
         return self._at.get(node, ())
 
-    def elsewhere(self, is_known: Callable[[NodeName], bool]) -> set[PodUid]:
+    def elsewhere(self, is_known: Callable[[NodeName], bool]) -> list[PodUid]:
         """Return the pods that have no place, or a place on an unknown node."""
         places = (place for place in self._at if place is None or not is_known(place))
-        return {uid for place in places for uid in self._at[place]}
+        return [uid for place in places for uid in self._at[place]]

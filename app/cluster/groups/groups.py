@@ -1,7 +1,7 @@
 """Forms a PodGroup from its object and its pods: ready pods, missing pods, and why the group cannot be planned."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.cluster.decode.pods import SUBGROUP_LABEL
@@ -35,9 +35,9 @@ class Members:
     pods: Collection[Pod]
     places: Mapping[PodUid, Place]
     """The places of the pods that have one: promised, binding or bound."""
-    stuck: Collection[PodUid]
+    stuck: Container[PodUid]
     """Pods for which kube-scheduler's own filters refuse all nodes, although Leeboard found room."""
-    overlooked: Collection[PodUid] = ()
+    overlooked: Container[PodUid] = ()
     """Pods that kube-scheduler did not send while they had a place."""
     succeeded: Mapping[str, int] = field(default_factory=lambda: NOBODY)
     """Pods that have succeeded, by pod set."""

@@ -23,7 +23,7 @@ class OwnedPods:
 
     first: OwnerRef
     namespace: str
-    pods: set[PodUid] = field(default_factory=set)
+    pods: dict[PodUid, None] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
     """All owners found on the way up, and the missing one; once each. Tens of thousands have one link: so it is no set.
     """
@@ -42,7 +42,7 @@ class Lineage:
         """Start empty."""
         self._owners = owners
         self._lines: dict[Link, OwnedPods] = {}
-        self._below: dict[Link, set[Link]] = {}
+        self._below: dict[Link, dict[Link, None]] = {}
         """The lines that have found, or miss, an object on their way up."""
         self._gone: set[Link] = set()
         self._late: dict[Link, OwnedPods] = {}
@@ -54,7 +54,7 @@ class Lineage:
         if line is None:
             line = OwnedPods(first, namespace)
             self._lines[line.link] = line
-        line.pods.add(pod)
+        line.pods[pod] = None
         return line
 
     def remove(self, first: OwnerRef, namespace: str, pod: PodUid) -> None:
@@ -62,7 +62,7 @@ class Lineage:
         line = self._lines.get(link_of(first, namespace))
         if line is None:
             return
-        line.pods.discard(pod)
+        line.pods.pop(pod, None)
         if not line.pods:
             del self._lines[line.link]
             self._late.pop(line.link, None)
@@ -128,14 +128,16 @@ class Lineage:
         # The line's own link is kept once, not as one more copy for each place that refers to it.
         now = dict.fromkeys(line.link if link == line.link else link for link in links)
         before = dict.fromkeys(line.links)
-        for link in before.keys() - now:
-            self._unlink(link, line.link)
-        for link in now.keys() - before:
-            self._below.setdefault(link, set()).add(line.link)
+        for link in before:
+            if link not in now:
+                self._unlink(link, line.link)
+        for link in now:
+            if link not in before:
+                self._below.setdefault(link, {})[line.link] = None
         line.links = tuple(now)
 
     def _unlink(self, link: Link, line: Link) -> None:
-        self._below[link].discard(line)
+        self._below[link].pop(line, None)
         if self._below[link]:
             return
         del self._below[link]
@@ -150,7 +152,7 @@ class OwnedObjects:
     def __init__(self) -> None:
         """Start without objects."""
         self._links: dict[GroupKey, Link] = {}
-        self._keys: dict[Link, set[GroupKey]] = {}
+        self._keys: dict[Link, dict[GroupKey, None]] = {}
 
     def put(self, spec: GroupSpec) -> bool:
         """Store the owner of an object; return whether it has changed."""
@@ -160,7 +162,7 @@ class OwnedObjects:
         self.drop(spec.key)
         if link is not None:
             self._links[spec.key] = link
-            self._keys.setdefault(link, set()).add(spec.key)
+            self._keys.setdefault(link, {})[spec.key] = None
         return True
 
     def drop(self, key: GroupKey) -> None:
@@ -168,7 +170,7 @@ class OwnedObjects:
         link = self._links.pop(key, None)
         if link is None:
             return
-        self._keys[link].discard(key)
+        self._keys[link].pop(key, None)
         if not self._keys[link]:
             del self._keys[link]
 

@@ -57,7 +57,7 @@ class Membership:
         self._gpus_unknown = ""
         self._formed = FormedGroups()
         self._torn = TornSince()
-        self._unformed: set[GroupKey] = set()
+        self._unformed: dict[GroupKey, None] = {}
         """Groups without pending pods that have changed since the running groups were last read."""
 
     # Changing -------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Membership:
 
     def running(self) -> FrozenGroups[PodGroup]:
         """Return the groups that hold places, as of the last reading of the pending groups."""
-        unformed, self._unformed = self._unformed, set()
+        unformed, self._unformed = self._unformed, {}
         for key in unformed:
             self._put_running(key, self._members(key))
         return self._formed.running()
@@ -223,9 +223,9 @@ class Membership:
         members = self._members(key)
         if members is None or not members.waiting():
             # Groups that only run are formed when a plan is made: the members of a gang of 500 are bound one by one.
-            self._unformed.add(key)
+            self._unformed[key] = None
             return self._formed.put_waiting(key, None)
-        self._unformed.discard(key)
+        self._unformed.pop(key, None)
         return self._formed.put_waiting(key, self._put_running(key, members))
 
     def _put_running(self, key: GroupKey, members: Members | None) -> PodGroup | None:

@@ -1,7 +1,7 @@
 """Counts for each gang the pods that it needs, that are bound or have succeeded, and that are missing."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 
 from app.cluster.groups.groups import NOBODY, has_sub_groups
 from app.cluster.groups.specs import GroupSpecs
@@ -47,7 +47,7 @@ class GangProgress:
         staying = sum(pod.node is not None and not pod.deleting for pod in self._pods_of(key))
         return staying + len(self._succeeded.get(key, ()))
 
-    def owes(self, key: GroupKey, coming: Collection[PodUid] = ()) -> int:
+    def owes(self, key: GroupKey, coming: Container[PodUid] = ()) -> int:
         """Return how many more pods of a group must be bound until each of its pod sets has its minimum.
 
         Pods in `coming` count as bound. For a gang whose PodGroup is missing, the number is unreachable.

@@ -16,7 +16,7 @@ class Staleness:
         """Start without stale gangs."""
         self._touched = touched
         self._since: dict[GroupKey, float] = {}
-        self._unaged: set[GroupKey] = set()
+        self._unaged: dict[GroupKey, None] = {}
         self._doubted: dict[GroupKey, set[PodUid]] = {}
         """Members that are gone and whose phase at the end is not known yet."""
         self._doubts_all = False
@@ -26,16 +26,16 @@ class Staleness:
     def timed(self, key: GroupKey, group: PodGroup | None, spec: GroupSpec | None) -> PodGroup | None:
         """Return the group with the time since which it is stale, if `age` recorded it; None when it has no pods."""
         if group is None or _is_excused(spec) or not is_stale(group):
-            self._unaged.discard(key)
+            self._unaged.pop(key, None)
             self._since.pop(key, None)
             return group
         if self._is_left_alone(key):
             # The grace period continues if this member did not succeed: otherwise each lost member would restart it.
-            self._unaged.discard(key)
+            self._unaged.pop(key, None)
             return group
         since = self._since.get(key)
         if since is None:
-            self._unaged.add(key)
+            self._unaged[key] = None
         return replace(group, stale_since=since)
 
     def since(self) -> Mapping[GroupKey, float]:
@@ -48,7 +48,7 @@ class Staleness:
         """Record this time for groups that have become stale since the last call; return these groups."""
         if self._doubts_all:
             return ()
-        unaged, self._unaged = self._unaged, set()
+        unaged, self._unaged = list(self._unaged), {}
         self._since.update(dict.fromkeys(unaged, now))
         return unaged
 

@@ -16,7 +16,7 @@ class Touched:
         self._changes = changes
         self.stale: dict[GroupKey, None] = {}
         """Groups that have changed since they were last formed. Only `Membership` empties it."""
-        self._told: set[GroupKey] = set()
+        self._told: dict[GroupKey, None] = {}
         self._numbers = count(1)
         self._revisions: dict[GroupKey, int] = {}
         """Of the groups with pods; no number is used twice."""
@@ -25,7 +25,7 @@ class Touched:
         """Mark a group to be formed again: something about the group, or about the places of its pods, has changed."""
         self._changes.version += 1
         self.stale[key] = None
-        self._told.add(key)
+        self._told[key] = None
         if key in self._pods:
             self._revisions[key] = next(self._numbers)
         else:
@@ -39,10 +39,10 @@ class Touched:
         """Return a number that changes with every change of a group, including its pods, reservations and object."""
         return self._revisions.get(key, 0)
 
-    def tell(self, told: set[GroupKey]) -> None:
-        """Add to this set from now on each group about which anything changes."""
+    def tell(self, told: dict[GroupKey, None]) -> None:
+        """Add to this dict from now on each group about which anything changes."""
         self._told = told
 
     def note_news(self, key: GroupKey) -> None:
         """Note that there is something new to report about a group that has not changed itself."""
-        self._told.add(key)
+        self._told[key] = None

@@ -65,7 +65,7 @@ class Charges:
         self._thawed: dict[QueueName, None] = {}
         """Queues that have changed since they were frozen: a few of thousands."""
         self._used = NodeSums()
-        self._leaving: dict[NodeName, set[PodUid]] = {}
+        self._leaving: dict[NodeName, dict[PodUid, None]] = {}
         """Pods that are being deleted, by their node."""
         self._part_of_used = {Hold.LEAVING: NodeSums(), Hold.AWAITED: NodeSums()}
         """Also part of `_used`."""
@@ -100,8 +100,11 @@ class Charges:
     def _note_leaving(self, pod: PodUid, charge: Charge, sign: int) -> None:
         if charge.node is None or charge.hold is not Hold.LEAVING or charge.paid == NOTHING:
             return
-        pods = self._leaving.setdefault(charge.node, set())
-        (pods.add if sign > 0 else pods.discard)(pod)
+        pods = self._leaving.setdefault(charge.node, {})
+        if sign > 0:
+            pods[pod] = None
+        else:
+            pods.pop(pod, None)
         if not pods:
             del self._leaving[charge.node]
 

@@ -54,7 +54,7 @@ class Nodes:
         self._sizes = Counter[int]()
         """How many nodes have GPUs of each size. Every change of a node reads it, and must not build a table for it."""
         self._table: NodeTable | None = None
-        self._changed: set[NodeName] = set()
+        self._changed: dict[NodeName, None] = {}
         """Nodes that differ from the table."""
         self._scalars: Mapping[str, Amounts] = {}
         """Extended resources of the nodes of the table; replaced, never written to."""
@@ -98,7 +98,7 @@ class Nodes:
         self._failed.setdefault(name, set()).add(source)
         if name in self._by_name:
             self._by_name[name] = replace(self._by_name[name], problem=UNAPPLIED)
-            self._changed.add(name)
+            self._changed[name] = None
 
     def recover(self, name: NodeName, source: NodeSource) -> bool:
         """Remove that mark, which counts when the node is combined next; return whether the mark was set."""
@@ -120,7 +120,7 @@ class Nodes:
         if self._stated.pop(name, None) is None:
             return False
         self._table = None
-        self._changed.discard(name)
+        self._changed.pop(name, None)
         return True
 
     def get(self, name: NodeName) -> Node | None:
@@ -190,7 +190,7 @@ class Nodes:
         if name not in self._by_name:
             self._table = None
         self._by_name[name] = combined
-        self._changed.add(name)
+        self._changed[name] = None
         return True
 
     def _count(self, node: Node | None, number: int) -> None:

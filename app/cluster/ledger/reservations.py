@@ -81,8 +81,8 @@ class Reservations:
     def __init__(self) -> None:
         """Start empty."""
         self._held: dict[PodUid, Reservation] = {}
-        self._by_group: dict[GroupKey, set[PodUid]] = {}
-        self._by_node: dict[NodeName, set[PodUid]] = {}
+        self._by_group: dict[GroupKey, dict[PodUid, None]] = {}
+        self._by_node: dict[NodeName, dict[PodUid, None]] = {}
         self._failing: dict[PodUid, str] = {}
         self._asked: set[PodUid] = set()
 
@@ -120,8 +120,8 @@ class Reservations:
         """Add or replace the pod's reservation."""
         self.drop(reservation.pod)
         self._held[reservation.pod] = reservation
-        self._by_group.setdefault(reservation.group, set()).add(reservation.pod)
-        self._by_node.setdefault(reservation.node, set()).add(reservation.pod)
+        self._by_group.setdefault(reservation.group, {})[reservation.pod] = None
+        self._by_node.setdefault(reservation.node, {})[reservation.pod] = None
 
     def drop(self, pod: PodUid) -> Reservation | None:
         """Remove and return the pod's reservation."""
@@ -179,7 +179,7 @@ class Reservations:
         self._held[pod] = replace(self._held.pop(pod), **changed)
 
 
-def _discard(sets: dict[K, set[PodUid]], key: K, pod: PodUid) -> None:
-    sets[key].discard(pod)
-    if not sets[key]:
-        del sets[key]
+def _discard(pods: dict[K, dict[PodUid, None]], key: K, pod: PodUid) -> None:
+    pods[key].pop(pod, None)
+    if not pods[key]:
+        del pods[key]

@@ -110,7 +110,7 @@ class UsageHistory:
         before = self._sight or _Sight(now_ms, {}, NONE)
         # Nearly all queues were counted last at the same moment.
         weights = lru_cache(self._weights)
-        for name in self._used.keys() | before.held.keys():
+        for name in dict.fromkeys((*self._used, *before.held)):
             used = self._used.get(name, _Sum(before.at_ms))
             self._used[name] = _carried(weights, used, before.held.get(name, NONE), before.at_ms, now_ms)
         self._capacity = _carried(weights, self._capacity, before.capacity, before.at_ms, now_ms)
@@ -160,7 +160,7 @@ class UsageHistory:
 
 
 def _has_moved(before: Mapping[QueueName, Sums], after: Mapping[QueueName, Sums]) -> bool:
-    pairs = [(before.get(name, NONE), after.get(name, NONE)) for name in before.keys() | after.keys()]
+    pairs = [(before.get(name, NONE), after.get(name, NONE)) for name in {**before, **after}]
     return any(abs(one - other) >= STEP_MICRO for old, new in pairs for one, other in zip(old, new, strict=True))
 
 

@@ -63,11 +63,11 @@ class MixInput:
         snapshot = self.snapshot
         started = _by_queue(self.started, snapshot)
         waiting = _by_queue(_waiting(snapshot), snapshot)
-        shares = _shares(snapshot, {*started, *waiting})
+        shares = _shares(snapshot, dict.fromkeys((*started, *waiting)))
         base: Counts = {assumed(snapshot.nodes): float(FEW * ONE)}
         # First by the number of pods alone: the nodes are looked at for common kinds only.
         common = _most_common(_merged(started, waiting, shares, base, _one_pod), 2 * MOST_KINDS)
-        rooms = _Rooms(snapshot, {*common, *base})
+        rooms = _Rooms(snapshot, dict.fromkeys((*common, *base)))
         counts = _merged(
             {name: rooms.possible(kinds) for name, kinds in started.items()},
             {name: rooms.with_room(kinds) for name, kinds in waiting.items()},

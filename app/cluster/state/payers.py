@@ -11,7 +11,7 @@ class Payers:
 
     def __init__(self) -> None:
         """Start without pods."""
-        self._by_queue: dict[QueueName, set[PodUid]] = {}
+        self._by_queue: dict[QueueName, dict[PodUid, None]] = {}
 
     def of(self, queue: QueueName) -> Collection[PodUid]:
         """Return the pods that name a queue; the caller must not keep the value."""
@@ -20,8 +20,8 @@ class Payers:
     def replace(self, before: Pod | None, pod: Pod | None) -> None:
         """Replace the old version of a pod by the new one; None where there is no such version."""
         if before is not None and (pods := self._by_queue.get(before.queue)):
-            pods.discard(before.uid)
+            pods.pop(before.uid, None)
             if not pods:
                 del self._by_queue[before.queue]
         if pod is not None and pod.queue and not pod.managed:
-            self._by_queue.setdefault(pod.queue, set()).add(pod.uid)
+            self._by_queue.setdefault(pod.queue, {})[pod.uid] = None

@@ -1,7 +1,8 @@
 """Checks whether room is free: on one node, or for several pods at once on the nodes that are reserved for them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from app.cluster.gpus.gpus import Gpus
@@ -95,7 +96,7 @@ class Room:
     def _together(self, charges: Sequence[Charge]) -> Charge:
         """Return one charge in place of several that hold the same node in the same way."""
         together = _together(charges)
-        names = {name for charge in charges for name in charge.devices}
+        names = dict.fromkeys(name for charge in charges for name in charge.devices)
         found = [self._gpus.find(together.node, name) for name in names] if together.node is not None else []
         # Parts for which no device is open yet take a whole device.
         opened = sum(one is not None and one.hold is Hold.AWAITED for one in found)
@@ -103,7 +104,7 @@ class Room:
 
     # Parts of GPUs ----------------------------------------------------------------------------------------------------
 
-    def parts_free(self, node: NodeName, name: str, *, without: Collection[PodUid], later: bool) -> int | None:
+    def parts_free(self, node: NodeName, name: str, *, without: Container[PodUid], later: bool) -> int | None:
         """Return the free parts of a shared GPU without these pods, and, if `later`, without pods being deleted.
 
         None when there is no such GPU, or the GPU accepts no new pods.
@@ -118,18 +119,18 @@ class Room:
         )
         return found.free + going + (found.releasing if later else 0)
 
-    def whole_again(self, node: NodeName, leaving: Collection[PodUid]) -> Mapping[str, Hold]:
+    def whole_again(self, node: NodeName, leaving: AbstractSet[PodUid]) -> Mapping[str, Hold]:
         """Return the shared GPUs of a node without any part in use once these pods and all pods being deleted are gone.
 
         Each comes with its present state: GPUs in the state `kept` are not yet counted as being freed.
         """
-        staying = {part.pod for part in self._gpus.parts.on(node) if part.hold is not Hold.LEAVING} - set(leaving)
+        staying = {part.pod for part in self._gpus.parts.on(node) if part.hold is not Hold.LEAVING} - leaving
         return {each.name: each.hold for each in self._gpus.shared(node) if staying.isdisjoint(each.holders)}
 
     def _parts_fit(self, uids: Collection[PodUid], without: Collection[Hold]) -> bool:
         mine = set(uids)
         parts = [part for uid in uids if (part := self._gpus.parts.of(uid)) is not None]
-        for node, name in {(part.node, name) for part in parts for name in part.names}:
+        for node, name in dict.fromkeys((part.node, name) for part in parts for name in part.names):
             found = self._gpus.find(node, name)
             others = (part for part in self._gpus.parts.on(node) if name in part.names)
             counted = sum(part.parts for part in others if part.pod in mine or part.hold not in without)

@@ -58,9 +58,9 @@ class Settlement:
 
     def settle_each(self, uids: Iterable[PodUid]) -> None:
         """Settle several pods, and update the nodes where they share GPUs afterwards: once each."""
-        nodes: set[NodeName] = set()
+        nodes: dict[NodeName, None] = {}
         for uid in list(uids):
-            nodes.update(self._recharge(uid))
+            nodes.update(dict.fromkeys(self._recharge(uid)))
         self.gpu_books.restand(nodes)
 
     def settle_groups(self, keys: Iterable[GroupKey]) -> None:

@@ -5,7 +5,8 @@ queues, and counts room that leaving pods will free before it refuses. For a par
 pods of its minimum count; when its minimum runs, no nodes are requested.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 
 from app.cluster.state.cache import ClusterCache
 from app.control.journal.references import group_reference, pod_reference
@@ -70,7 +71,7 @@ class UnmetDemand:
         after_s, now = self._settings.autoscaling_after_s, self._clock()
         return min((since + after_s for since in self._since.values() if since + after_s > now), default=None)
 
-    def asked(self, asking: Collection[GroupKey]) -> list[CapacityRequest]:
+    def asked(self, asking: AbstractSet[GroupKey]) -> list[CapacityRequest]:
         """Return the requests for groups that have waited long enough, or that are `asking` already.
 
         The result is as of the last look: the request of a group that was deleted since then is removed after the next

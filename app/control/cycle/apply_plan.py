@@ -5,7 +5,7 @@ A batch with any stale part is dropped as a whole. The next plan then finds anot
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
 from app.cluster.changes import Changes
 from app.cluster.state.cache import ClusterCache
@@ -59,7 +59,7 @@ class PlanApplier:
         """Counts changes among the refused groups that may find victims: a group was added, has changed, or waits no
         more.
         """
-        self._gone: set[GroupKey] = set()
+        self._gone: dict[GroupKey, None] = {}
         self._words = Words()
 
     def take(self, plan: Plan, considered: Collection[GroupKey], *, settles: bool = True) -> bool:
@@ -100,7 +100,7 @@ class PlanApplier:
     def forget_gone(self) -> None:
         """Forget the refusals of groups that wait no more; a noted group may wait again."""
         waiting = self._cache.groups.waiting()
-        gone, self._gone = self._gone, set()
+        gone, self._gone = self._gone, {}
         for key in gone:
             before = self._no_longer_refused(key) if key not in waiting else None
             self.claims += before is not None and before.may_find_victims
@@ -151,7 +151,7 @@ class PlanApplier:
         self._evictor.order(deal.evictions, generation=generation)
         self._record_starts(deal, generation)
         if deal.waits or self._needs_devices(deal):
-            self._preemptions.hold(deal.starts, {eviction.pod for eviction in deal.evictions})
+            self._preemptions.hold(deal.starts, tuple(dict.fromkeys(eviction.pod for eviction in deal.evictions)))
             return
         for start in deal.starts:
             self._reserver.make(start)
@@ -186,7 +186,7 @@ class PlanApplier:
         self._words.forget(key)
         return self.refusals.pop(key, None)
 
-    def _judge(self, key: GroupKey, plan: Plan, changed: Collection[GroupKey], word: Wording) -> None:
+    def _judge(self, key: GroupKey, plan: Plan, changed: Container[GroupKey], word: Wording) -> None:
         """Note the plan's result for a group that the plan has considered; report the result if the reason is new."""
         before, refusal = self.refusals.get(key), plan.refusals.get(key)
         group = self._cache.groups.waiting().get(key) if refusal else None

@@ -8,7 +8,7 @@ Results are kept for a while. A failed request protects no pod: the Eviction API
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from itertools import islice
 
 import structlog
@@ -76,7 +76,7 @@ class Budgets:
             others = self._others(forbidding, {pod.group for pod in asked})
             await self._ask(islice(others, DRY_RUNS - len(asked)))
 
-    def _others(self, namespaces: Collection[str], asked: Collection[GroupKey]) -> Iterator[Pod]:
+    def _others(self, namespaces: Container[str], asked: Container[GroupKey]) -> Iterator[Pod]:
         """Yield one pod of each other possible victim group there, the youngest group first, as victims are chosen."""
         groups = [group for key, group in self._cache.groups.running().items() if key.namespace in namespaces]
         for group in sorted(groups, key=lambda group: group.created_at, reverse=True):

@@ -41,7 +41,9 @@ class DueGroups:
 
     def among(self, snapshot: Snapshot) -> Collection[GroupKey]:
         """Return the groups to plan: all waiting groups if capacity was freed, else the changed groups."""
-        return list(snapshot.groups) if self.has_relief() else {*self._cache.groups.unsettled, *self.kept_for}
+        if self.has_relief():
+            return list(snapshot.groups)
+        return list(dict.fromkeys((*self._cache.groups.unsettled, *sorted(self.kept_for))))
 
     def note_begun(self, kept_for: frozenset[GroupKey]) -> None:
         """Note that a plan is being carried out; all groups are due until its end, as an error may leave some out."""

@@ -167,7 +167,7 @@ class Planning:
     async def ended(self) -> None:
         """Return when the plan that runs beside the event loop has ended, if there is one."""
         if self._running is not None:
-            await asyncio.wait({self._running})
+            await asyncio.wait([self._running])
 
     def plan_now(self) -> None:
         """Plan the changed groups at once, or all waiting groups if capacity was freed."""
@@ -216,7 +216,7 @@ class Planning:
             return True  # `plan_now` has nothing to decide. Most questions come when this is so.
         if len(keys) > FEW_GROUPS:
             return False
-        groups = [waiting[key] for key in {*keys, *self._due.kept_for} if key in waiting]
+        groups = [waiting[key] for key in dict.fromkeys((*keys, *sorted(self._due.kept_for))) if key in waiting]
         return self.effort.is_small_beside(groups, waiting)
 
     def is_settled(self, apart_from: set[GroupKey]) -> bool:
@@ -246,7 +246,7 @@ class Planning:
         alone = replace(snapshot, groups={**kept, **first, group.key: group})
         if not self.effort.is_small(list(alone.groups.values())):
             return None
-        plan = plan_some(alone, {*first, group.key}, self._policy, withheld=withheld, aged=aged, now=now)
+        plan = plan_some(alone, [*first, group.key], self._policy, withheld=withheld, aged=aged, now=now)
         return replace(plan, starts=tuple(start for start in plan.starts if start.group == group.key))
 
     def reason(self, uid: PodUid) -> Reason:

@@ -7,7 +7,6 @@ A group that does not use room freed by evictions backs off for long. Otherwise 
 refuse would cause evictions on one node after the other.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,7 +73,7 @@ class PendingPreemptions:
         settings: Settings,
         *,
         clock: Callable[[], float],
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float],
     ) -> None:
         """`clock` is monotonic, `wall_clock` is in seconds since the epoch.
 
@@ -103,7 +102,7 @@ class PendingPreemptions:
         """Note which nodes may have room now."""
         self._relieved |= changes.relieved
 
-    def hold(self, starts: Sequence[Start], victims: Collection[PodUid]) -> None:
+    def hold(self, starts: Sequence[Start], victims: tuple[PodUid, ...]) -> None:
         """Hold the places of these starts, all of one group, until their room is free."""
         expires_at = self._clock() + self._settings.eviction_ttl_s
         for start in starts:
@@ -117,9 +116,7 @@ class PendingPreemptions:
             freed = nodes | {pod.node for pod in known if pod is not None and pod.node is not None}
             began = rfc3339(self._wall_clock())
             now, relief = self._clock(), self._cache.changes.relief
-            self._waits.append(
-                Wait(start.group, pods, nodes, frozenset(victims), freed, since=now, began=began, relief=relief)
-            )
+            self._waits.append(Wait(start.group, pods, nodes, victims, freed, since=now, began=began, relief=relief))
 
     def refusals(self) -> Mapping[GroupKey, Refusal]:
         """Return what each group with held room waits for."""
@@ -147,7 +144,7 @@ class PendingPreemptions:
 
     def stand_down(self) -> None:
         """Forget all waits, and cancel evictions that have not begun: another replica decides."""
-        self._evictor.recall({victim for wait in self._waits for victim in wait.victims})
+        self._evictor.recall(victim for wait in self._waits for victim in wait.victims)
         self._waits.clear()
         self._served.clear()
         self._unevictable.forget_pods()
@@ -167,7 +164,7 @@ class PendingPreemptions:
         self._unevictable.forget_pods()
         relieved, self._relieved = self._relieved, set()
         looked_at = [wait for wait in self._waits if is_due or not relieved.isdisjoint(wait.freed)]
-        self._end({wait for wait in looked_at if self._is_over(wait)})
+        self._end([wait for wait in looked_at if self._is_over(wait)])
         if is_due:
             failures += filter(None, map(self._judge, self._waits))
         return failures
@@ -238,16 +235,17 @@ class PendingPreemptions:
             self._cache.promises.drop(one.pod)
         return True
 
-    def _end(self, over: Collection[Wait]) -> None:
+    def _end(self, over: Sequence[Wait]) -> None:
         """Forget the waits that are over; cancel evictions whose beneficiaries got nothing."""
         if not over:
             return
-        self._waits = [wait for wait in self._waits if wait not in over]
+        ended = set(over)
+        self._waits = [wait for wait in self._waits if wait not in ended]
         for wait in over:
             self._preparing.pop(wait.pods, None)
         in_vain = [wait for wait in over if not any(map(self._cache.reservations.get, wait.pods))]
-        needless = {victim for wait in in_vain for victim in wait.victims}
-        self._evictor.recall(needless.difference(*(wait.victims for wait in self._waits)))
+        needed = {victim for wait in self._waits for victim in wait.victims}
+        self._evictor.recall(victim for wait in in_vain for victim in wait.victims if victim not in needed)
 
     def _judge(self, wait: Wait) -> FailedPreemption | None:
         """Return a failure if no eviction frees the room any more: other pods took it, or the node refuses it."""

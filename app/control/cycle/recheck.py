@@ -5,7 +5,7 @@ other pods really took what the plan counted on.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from app.cluster.ledger.charge import NO_LOAD, Hold, Load
 from app.cluster.state.cache import ClusterCache
@@ -97,7 +97,7 @@ class Recheck:
         victims = {eviction.pod for eviction in deal.evictions}
         return all(self._takes(node, name, parts, victims, deal) for (node, name), parts in wanted.items())
 
-    def _takes(self, node: NodeName, name: str, parts: int, victims: Collection[PodUid], deal: PlanBatch) -> bool:
+    def _takes(self, node: NodeName, name: str, parts: int, victims: Container[PodUid], deal: PlanBatch) -> bool:
         if self._cache.gpus.find(node, name) is None:
             return parts <= self._cache.gpus.size(node)[0] * PART
         free = self._cache.room.parts_free(node, name, without=victims, later=deal.waits)
@@ -105,7 +105,7 @@ class Recheck:
 
     def _opened(self, places: Iterable[Placement], deal: PlanBatch) -> Mapping[NodeName, int]:
         """Return how many whole devices are opened per node, with devices that all their present pods leave."""
-        names = {(place.node, name) for place in places for name in place.devices}
+        names = dict.fromkeys((place.node, name) for place in places for name in place.devices)
         return Counter(node for node, name in names if self._is_opened(node, name, deal))
 
     def _is_opened(self, node: NodeName, name: str, deal: PlanBatch) -> bool:

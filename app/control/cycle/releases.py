@@ -122,7 +122,7 @@ class Releases:
         """The pods in `_queue`, or handled by a writer."""
         self._tried: set[PodUid] = set()
         """The pods of `_queued` for which a patch has been sent."""
-        self._sent: set[PodUid] = set()
+        self._sent: dict[PodUid, None] = {}
         """The pods that were tried for the first time, until the next review."""
         self._opened: set[PodUid] = set()
         """The pods without gate, or gone, although the watch may not show it yet."""
@@ -148,8 +148,8 @@ class Releases:
 
     def review(self) -> ReleaseNews:
         """Return the results of releases since the last call."""
-        news = ReleaseNews(frozenset(self._sent), self._refused)
-        self._sent, self._refused = set(), {}
+        news = ReleaseNews(self._sent, self._refused)
+        self._sent, self._refused = {}, {}
         return news
 
     def note_asked(self, uid: PodUid) -> None:
@@ -188,7 +188,7 @@ class Releases:
             # parked since.
             self._parked.forget(uid)
             self._tried.add(uid)
-            self._sent.add(uid)
+            self._sent[uid] = None
         self._window.send(uid)
         pause_s = await self._try(pod)
         if pause_s is None:

@@ -47,7 +47,7 @@ class Reserver:
         self._clock = clock
         self._forget_at = clock() + REFUSED_NODES_FOR_S
         self._expire_at = clock()
-        self._bereft: set[PodUid] = set()
+        self._bereft: dict[PodUid, None] = {}
         """Pods whose nomination may outlive their reservation, until the next review."""
         self._taken_by_others: set[NodeName] = set()
         """Nodes to which other programs have bound our pods without a reservation there, until `make_way`."""

@@ -205,7 +205,7 @@ class Overuse:
             episode = self._episodes.setdefault(uid, _Episode(now))
             episode.seen_at = now
             episode.since = now if episode.since is None else episode.since
-        for uid in self._episodes.keys() - worst.keys():
+        for uid in [uid for uid in self._episodes if uid not in worst]:
             self._episodes[uid].since = None
             if self._episodes[uid].seen_at + CALM_S < now:
                 del self._episodes[uid]

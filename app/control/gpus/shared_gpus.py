@@ -58,14 +58,14 @@ class SharedGpus:
         self._settings = settings
         self._clock = clock
         self._pods = ReservationPods(cache, cluster, leadership, settings, self, clock=clock)
-        self._known: dict[NodeName, set[str]] = {}
+        self._known: dict[NodeName, dict[str, None]] = {}
         """The shared GPUs that have an entry in the fields below, by node."""
         self._wanted: set[Place] = set()
         """The shared GPUs that may be opened: the room for the pods that wait for them is free."""
         self._unheld_since: dict[Place, float] = {}
         self._had_pods: set[Place] = set()
         self._contested: set[Place] = set()
-        self._closed: set[Place] = set()
+        self._closed: dict[Place, None] = {}
         self._annotated: set[PodUid] = set()
         self._swept = False
         """Whether the reservation pods that ended before this replica became active were deleted."""
@@ -76,8 +76,11 @@ class SharedGpus:
     def prepare(self, uids: Collection[PodUid]) -> bool:
         """Prepare the shared GPUs of these pods, whose room is free; return whether all are ready."""
         unready = [place for uid in uids for place in self._cache.gpus.not_ready(uid)]
-        for node, name in set(unready) - self._wanted:
-            self._wanted.add((node, name))
+        for place in unready:
+            if place in self._wanted:
+                continue
+            self._wanted.add(place)
+            node, name = place
             gpu = self._cache.gpus.find(node, name)
             if gpu is not None:
                 self._look_after(node, gpu)
@@ -107,10 +110,10 @@ class SharedGpus:
         gpus = self._cache.gpus
         self._cache.gpu_books.age(self._clock() - self._settings.agent_ttl_s)
         changes = gpus.drain_changes()
-        names = set(changes.nodes)
+        names = dict.fromkeys(changes.nodes)
         if self._clock() >= self._look_again_at:
             self._look_again_at = self._clock() + LOOK_AGAIN_S
-            names.update(gpus.unsettled_nodes() if self._knows_all else gpus.sharing_nodes())
+            names |= dict.fromkeys(gpus.unsettled_nodes() if self._knows_all else gpus.sharing_nodes())
             self._knows_all = True
             self._tidy()
         if not (names or changes.vanished or self._contested):
@@ -148,7 +151,7 @@ class SharedGpus:
 
     def _look_after(self, node: NodeName, gpu: SharedGpu) -> None:
         place = node, gpu.name
-        self._known.setdefault(node, set()).add(gpu.name)
+        self._known.setdefault(node, {})[gpu.name] = None
         self._note(place, gpu)
         is_busy = self._pods.is_busy(place)
         for need in () if gpu.is_settled else needs(gpu, self._circumstances(place, gpu)):
@@ -216,7 +219,7 @@ class SharedGpus:
         if isinstance(need, Free) and not self._is_held(place):
             # From now on no pod may be assigned to it: at the time of the write, a pod would run on an unreserved
             # device.
-            self._closed.add(place)
+            self._closed[place] = None
             self._cache.gpu_books.close(*place)
         self._pods.order(place, need)
 
@@ -262,7 +265,7 @@ class SharedGpus:
         return gpu is not None and bool(gpu.reservations)
 
     def _reopen(self, place: Place) -> None:
-        self._closed.discard(place)
+        self._closed.pop(place, None)
         self._cache.gpu_books.reopen(*place)
 
     # Forgetting -------------------------------------------------------------------------------------------------------
@@ -274,15 +277,15 @@ class SharedGpus:
         self._annotated = {uid for uid in self._annotated if self._cache.gpus.reservations.get(uid) is not None}
 
     def _forget_gone(self, node: NodeName) -> None:
-        gone = self._known.get(node, set()) - {gpu.name for gpu in self._cache.gpus.shared(node)}
-        for place in [(node, name) for name in gone]:
+        known, there = self._known.get(node, {}), {gpu.name for gpu in self._cache.gpus.shared(node)}
+        for name in [name for name in known if name not in there]:
+            place = node, name
+            del known[name]
             for places in (self._wanted, self._had_pods, self._contested):
                 places.discard(place)
             self._unheld_since.pop(place, None)
             self._pods.forget(place)
             if place in self._closed:
                 self._reopen(place)
-        if gone:
-            self._known[node] -= gone
-            if not self._known[node]:
-                del self._known[node]
+        if not known:
+            self._known.pop(node, None)

@@ -13,7 +13,7 @@ class Arrivals:
     def __init__(self, cache: ClusterCache) -> None:
         """Start without waiting questions."""
         self._cache = cache
-        self._awaited: dict[PodUid, set[asyncio.Future[None]]] = {}
+        self._awaited: dict[PodUid, dict[asyncio.Future[None], None]] = {}
 
     async def pod(self, uid: PodUid, *, within_s: float) -> Pod | None:
         """Return the pod of this uid; wait a moment until the pod is in the cache and its owners are known."""
@@ -21,7 +21,7 @@ class Arrivals:
         if known is not None and not known.ungrouped:
             return known
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._awaited.setdefault(uid, set()).add(arrival)
+        self._awaited.setdefault(uid, {})[arrival] = None
         try:
             async with asyncio.timeout(within_s):
                 await arrival
@@ -49,7 +49,7 @@ class Arrivals:
                 arrival.set_result(None)
 
     def _give_up_waiting(self, uid: PodUid, arrival: asyncio.Future[None]) -> None:
-        waiting = self._awaited.get(uid, set())
-        waiting.discard(arrival)
+        waiting = self._awaited.get(uid, {})
+        waiting.pop(arrival, None)
         if not waiting:
             self._awaited.pop(uid, None)

@@ -199,7 +199,7 @@ class PodGrouper:
     def owner_gone(self, owner: Owner) -> None:
         """Forget the object as soon as it has no pods."""
         # The PodGroup objects are deleted with their owner: written again, they would only be deleted again.
-        for key in {pod.group for pod in self._walks.pods_below(owner)}:
+        for key in dict.fromkeys(pod.group for pod in self._walks.pods_below(owner)):
             self._writer.forget(key)
         self._lineage.retire(owner)
 

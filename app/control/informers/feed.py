@@ -228,7 +228,7 @@ class Feed:
         if None in seen:
             shown.known = gone | shown.known
             return
-        for key in gone.keys() - shown.known.keys():
+        for key in [key for key in gone if key not in shown.known]:
             self._forget(resource, key)
 
     def _apply(self, resource: Resource, seen: _Seen[Any]) -> None:

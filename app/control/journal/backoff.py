@@ -36,7 +36,7 @@ class Backoff:
     def __init__(self) -> None:
         """Start without failures."""
         self._failures: dict[GroupKey, _Failure] = {}
-        self._waiting: set[GroupKey] = set()
+        self._waiting: dict[GroupKey, None] = {}
 
     def failed(
         self,
@@ -62,7 +62,7 @@ class Backoff:
         delay_s = policy.first_s if before is None or fresh else policy.following(before.delay_s)
         delay_s = max(delay_s, least_s)
         self._failures[key] = _Failure(delay_s, now + delay_s, setback)
-        self._waiting.add(key)
+        self._waiting[key] = None
         return delay_s
 
     def setbacks(self) -> Mapping[GroupKey, Setback]:
@@ -75,7 +75,8 @@ class Backoff:
         if not self._failures:
             return []
         ended = [key for key in self._waiting if self._failures[key].until <= now]
-        self._waiting.difference_update(ended)
+        for key in ended:
+            del self._waiting[key]
         for key in [key for key, one in self._failures.items() if one.until + FORGIVEN_AFTER_S < now]:
             del self._failures[key]
         return ended

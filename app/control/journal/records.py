@@ -44,7 +44,7 @@ def start_of(start: Start, pods: Sequence[Pod | None], *, generation: int, victi
 
 def _of_places(start: Start, victims: int) -> str:
     pods, nodes = len(start.placements), {each.node for each in start.placements}
-    where = f"node {next(iter(nodes))}" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    where = f"node {min(nodes)}" if len(nodes) == 1 else f"{len(nodes)} nodes"
     if not start.awaits_release:
         return (
             f"Places on {where} were reserved for its {pods} pods."

@@ -1,6 +1,6 @@
 """Words the wait of pods whose room is reserved until it is free."""
 
-from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from app.cluster.state.cache import ClusterCache
@@ -16,7 +16,7 @@ class Wait:
     group: GroupKey
     pods: tuple[PodUid, ...]
     nodes: frozenset[NodeName]
-    victims: frozenset[PodUid]
+    victims: tuple[PodUid, ...]
     freed: frozenset[NodeName]
     """`nodes` and the nodes of all victims: a victim on another node frees quota of a queue."""
     since: float
@@ -70,7 +70,7 @@ def _where(wait: Wait) -> str:
     return f"node{'s' * (len(wait.nodes) > 1)} {_listed(wait.nodes)}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _listed(names: AbstractSet[str]) -> str:
     known = sorted(names)
     more = len(known) - NAMES_SHOWN
     return ", ".join(known[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -6,7 +6,7 @@ but has a cost.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -78,8 +78,8 @@ class Status:
         """Failures in a row, of objects whose last write failed."""
         self._resting: set[_Target] = set()
         """Objects that are not written until their pause is over."""
-        self._touched: set[GroupKey] = set()
-        """This set object is never replaced: the cache adds the groups that have changed."""
+        self._touched: dict[GroupKey, None] = {}
+        """This dict object is never replaced: the cache adds the groups that have changed."""
         cache.groups.touched.tell(self._touched)
         self._to_renew: Iterator[GroupKey] = iter(())
         """The groups whose numbers are updated next, as long as anything changes."""
@@ -105,10 +105,11 @@ class Status:
         if self._version != self._cache.changes.version:
             self._version = self._cache.changes.version
             # The number of pods that are still leaving changes often: few groups wait for such pods.
-            self._touched.update(key for key, why in self._planning.attempts.stalled().items() if why.reason in FREEING)
+            stalled = self._planning.attempts.stalled()
+            self._touched.update(dict.fromkeys(key for key, why in stalled.items() if why.reason in FREEING))
             await self._correct_queues()
-        self._touched.update(self._renewed())
-        touched = list(self._take_touched())
+        self._touched.update(dict.fromkeys(self._renewed()))
+        touched = self._take_touched()
         for start in range(0, len(touched), AT_ONCE):
             await self._correct(list(self._pod_groups(touched[start : start + AT_ONCE])))
             await asyncio.sleep(0)
@@ -120,7 +121,7 @@ class Status:
         namespace, name, status = status_fields.stated(raw)
         self._said[_Target(resource, namespace, name)] = status
         if resource is Resource.POD_GROUPS:
-            self._touched.add(GroupKey(namespace, name))
+            self._touched[GroupKey(namespace, name)] = None
 
     async def _correct_queues(self) -> None:
         statuses = self._queues(await asyncio.to_thread(self._inspect.queues()))
@@ -130,8 +131,8 @@ class Status:
 
     # Current statuses -----------------------------------------------------------------------------------------------
 
-    def _take_touched(self) -> Collection[GroupKey]:
-        touched = set(self._touched)
+    def _take_touched(self) -> Sequence[GroupKey]:
+        touched = list(self._touched)
         self._touched.clear()
         return touched
 
@@ -239,7 +240,7 @@ class Status:
     def _look_again(self, target: _Target) -> None:
         # Compare it in the next round, whether or not anything has changed by then.
         if target.resource is Resource.POD_GROUPS:
-            self._touched.add(GroupKey(target.namespace, target.name))
+            self._touched[GroupKey(target.namespace, target.name)] = None
         else:
             self._version = -1
 

@@ -165,8 +165,9 @@ class Evictor:
 
     def recall(self, victims: Iterable[PodUid]) -> None:
         """Cancel the evictions of these pods that have not begun: their room is not needed any more."""
-        for uid in self._unbegun.keys() & set(victims):
-            del self._unbegun[uid]
+        for uid in victims:
+            if self._unbegun.pop(uid, None) is None:
+                continue
             self._in_flight.discard(uid)
             self._cache.unmark_leaving(uid)
 

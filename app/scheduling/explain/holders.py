@@ -124,7 +124,7 @@ class _Columns:
         self._state = state
         self._rows = state.board.stock.rows
         self._numbers = {group.key: number for number, group in enumerate(groups)}
-        self._shared: set[tuple[int, str]] = set()
+        self._shared: dict[tuple[int, str], None] = {}
         self._consumers = Counter[str]()
         node, owner, sharer, amounts = list[int](), list[int](), list[bool](), list[Sequence[int]]()
         for number, group in enumerate(groups):
@@ -132,7 +132,7 @@ class _Columns:
                 column = state.board.stock.column(one.node)
                 if column is None or one.pod.deleting:
                     continue
-                self._shared.update((column, name) for name in one.devices)
+                self._shared.update(dict.fromkeys((column, name) for name in one.devices))
                 node.append(column)
                 owner.append(number)
                 sharer.append(bool(one.devices))

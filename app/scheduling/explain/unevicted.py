@@ -10,7 +10,7 @@ A cause is given only if it is true of pods that hold the room:
 7. none of these, but no set of victims makes enough room in a way that is fair to all queues
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -104,7 +104,7 @@ class Unevicted:
         elif self._is_young(kind, self._protection.preempt_s(kind.queue)):
             yield MIN_RUNTIME
 
-    def _in_another_queue(self, asking: "_Asking", kind: HolderKind, takeable: Collection[QueueName]) -> Iterator[str]:
+    def _in_another_queue(self, asking: "_Asking", kind: HolderKind, takeable: Container[QueueName]) -> Iterator[str]:
         if kind.queue not in takeable:
             yield FAIR_SHARE
         elif Action.RECLAIM not in self._actions:

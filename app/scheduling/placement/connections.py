@@ -150,7 +150,7 @@ class _Machines:
         if not unknown.size:
             return losses
         kinds = tuple(self.kinds)
-        for kind, count in set(zip(self.codes[unknown].tolist(), left[unknown].tolist(), strict=True)):
+        for kind, count in dict.fromkeys(zip(self.codes[unknown].tolist(), left[unknown].tolist(), strict=True)):
             known[kind, count] = _cost(kinds[kind - 1], size, count)
         return known[self.codes, left]
 

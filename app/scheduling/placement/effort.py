@@ -98,7 +98,7 @@ def estimate(
     pods = [pod for group in groups for pod in group.pending]
     shapes = {shape_of(pod): pod for pod in pods}
     work = POD * len(pods) + (SHAPE + RANKED * len(nodes.nodes)) * len(shapes)
-    work += of_constraints({pod.constraint for pod in shapes.values()}, nodes)
+    work += of_constraints(dict.fromkeys(pod.constraint for pod in shapes.values()), nodes)
     work += of_terms(pods, neighbours)
     asking = [group for group in groups if group.root is not None and any(group.root.constrained())]
     constraints = (one for group in asking if group.root is not None for _, one in group.root.constrained())
@@ -113,7 +113,7 @@ def estimate(
 def of_judging(group: PodGroup, nodes: NodeTable, topologies: Mapping[str, Topology]) -> int:
     """Return the work to find out whether a PodGroup can run at all."""
     work = POD * max(1, len(group.pending)) + _of_kinds(group, nodes)
-    work += of_constraints({pod.constraint for pod in group.pending if pod.constraint.size}, nodes)
+    work += of_constraints(dict.fromkeys(pod.constraint for pod in group.pending if pod.constraint.size), nodes)
     constrained = group.root.constrained() if group.root is not None else ()
     return work + of_levels((one for _, one in constrained), nodes, topologies)
 

@@ -4,6 +4,7 @@ Tenants choose the keys in their requests. A key that no node has costs nothing,
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +69,7 @@ class LabelIndex:
             self._integers[key] = np.array(values, dtype=np.int64), np.array(numbers, dtype=np.int64)
         return self._integers[key]
 
-    def unknown(self, columns: Iterable[tuple[str, bool]]) -> int:
+    def unknown(self, columns: AbstractSet[tuple[str, bool]]) -> int:
         """Return how many of the columns have not been made, for labels that nodes have; True stands for integers."""
         asked = ((key, of) for key, of in columns if key in self._keys or (key == NODE_NAME_FIELD and not of))
         return sum(key not in (self._integers if of else self._columns) for key, of in asked)

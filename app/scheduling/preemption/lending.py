@@ -4,7 +4,7 @@ Free room goes first to PodGroups that do not borrow. While such a PodGroup find
 needs. This ends after ten minutes, unless other PodGroups may keep it pending for longer.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from app.model.names import GroupKey, QueueName
 from app.model.podgroup import PodGroup
@@ -34,7 +34,7 @@ def borrows(state: WhatIf, group: PodGroup) -> bool:
 
 
 def first_owed(
-    state: WhatIf, waiting: Iterable[PodGroup], refusals: Mapping[GroupKey, Refusal], given_up: Collection[GroupKey]
+    state: WhatIf, waiting: Iterable[PodGroup], refusals: Mapping[GroupKey, Refusal], given_up: Container[GroupKey]
 ) -> GroupKey | None:
     """Return the first of these groups that stays within its queue's fair share and lacks only room.
 

@@ -9,7 +9,7 @@
 Rules: KAI v0.13 (solvers of the reclaim, preempt and consolidation actions).
 """
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -324,7 +324,7 @@ class VictimSearch:
         return self._aim.may_allow(self._before, self._group, step.all_pods, lost)
 
 
-def _queues(scopes: Sequence[Scope], every: Collection[QueueName]) -> Collection[QueueName]:
+def _queues(scopes: Sequence[Scope], every: Container[QueueName]) -> Container[QueueName]:
     """Return the queues of these scopes; all queues if a scope has no queues."""
     found = [scope.queues for scope in scopes]
     return every if None in found else frozenset[QueueName]().union(*(each for each in found if each is not None))

@@ -8,7 +8,8 @@
    Each of these searches gets twice as much each time, again in turn.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
+from collections.abc import Set as AbstractSet
 
 from app.model.memory import NOT_SEARCHED, Likeness, Searched
 from app.scheduling.preemption.budget import PARTS, Budget
@@ -147,7 +148,7 @@ class Searches:
         if self._shallow.get(likeness) == pods:
             del self._shallow[likeness]
 
-    def frozen(self, waiting: Collection[tuple[Likeness, int]]) -> Searched:
+    def frozen(self, waiting: AbstractSet[tuple[Likeness, int]]) -> Searched:
         """Return what the next plan needs about the groups that are still pending, with their numbers of pods."""
         likenesses = {likeness for likeness, _ in waiting}
         return Searched(
@@ -167,5 +168,5 @@ def _lower(known: dict[Likeness, int], likeness: Likeness, pods: int) -> None:
     known[likeness] = min(pods, known.get(likeness, pods))
 
 
-def _among(known: Mapping[Likeness, int], waiting: Collection[Likeness]) -> Mapping[Likeness, int]:
+def _among(known: Mapping[Likeness, int], waiting: Container[Likeness]) -> Mapping[Likeness, int]:
     return {each: pods for each, pods in known.items() if each in waiting}

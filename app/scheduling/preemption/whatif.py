@@ -64,7 +64,7 @@ class WhatIf(Copied):
     leaving: Owned[dict[PodUid, Leaving]]
     changed: Owned[dict[GroupKey, PodGroup]]
     """The running groups that differ from the snapshot; pods that move are at their new places."""
-    growing: Owned[set[GroupKey]]
+    growing: Owned[dict[GroupKey, None]]
     """The running groups of which more pods start in this plan. Evicting pods of such a group might leave only the new
     pods.
     """
@@ -85,7 +85,7 @@ class WhatIf(Copied):
         self.snapshot = snapshot
         self.board = PlacementState(snapshot, strategy)
         self.ledger = QueueLedger(snapshot)
-        self.shares, self.leaving, self.changed, self.growing = {}, {}, {}, set()
+        self.shares, self.leaving, self.changed, self.growing = {}, {}, {}, {}
         self.seated, self.all_seated, self.too_dear = (), (), None
         self.prospects, self._slots = Prospects(), (None, None)
         self._next, self._roster, self._evictable = {}, None, None
@@ -162,7 +162,7 @@ class WhatIf(Copied):
         """Place pods that start together and charge their queue, or change nothing and return None."""
         seats = self._place(group, pods, timing)
         if seats is not None and group.key in self.snapshot.running:
-            self.growing.add(group.key)
+            self.growing[group.key] = None
         return seats
 
     def resettle(self, group: PodGroup, pods: Sequence[Pod]) -> PodGroup | None:
