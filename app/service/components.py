@@ -218,7 +218,7 @@ class Components:
             autoscaler=self.autoscaler,
             profiles=settings.profiles,
         )
-        self.inspect = Inspect(cache, self.planning, self.readiness, explainer)
+        self.inspect = Inspect(cache, self.planning, self.readiness, explainer, clock=clocks.monotonic)
         self.status = Status(cache, self.planning, self.inspect, cluster, settings, wall_clock=clocks.timestamp)
         self.events = EventReporter(
             cache, self.planning, self.inspect, self.grouper, cluster, settings, clock=clocks.monotonic

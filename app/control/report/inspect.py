@@ -1,6 +1,5 @@
 """Reads state, decisions and waiting pods for health checks, metrics and the read API. Changes nothing."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +36,7 @@ class Inspect(WaitingGroups):
         readiness: Readiness,
         explainer: Explainer,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         """`clock` is monotonic."""
         super().__init__(cache, planning, readiness)
