@@ -289,6 +289,11 @@ class Settings(BaseSettings):
     audit_interval_s: float = Field(default=300.0, ge=0)
     """How often the objects seen by watches are compared with those in the API server, and repaired. 0: never."""
 
+    record_dir: str | None = None
+    """Folder for recordings, which `leeboard replay` reads: what reached the service, and what it did. Unset: none."""
+    record_mib: int = Field(default=512, ge=2)
+    """The most that recordings may take on disk, in MiB. A recording ends at half of this; older ones are removed."""
+
     rights_interval_s: float = Field(default=60.0, ge=0.5)
     """How often Leeboard checks with the API server whether its service account has all required rights."""
 

@@ -10,6 +10,7 @@ SUMMARIES = {
     "doctor": "Check an installation and say what to do about each fault.",
     "gpus": "Show the GPUs, the pods on them and how full they are.",
     "queues": "Show the tree of queues: what each deserves, holds and requests.",
+    "replay": "Repeat what a recording shows, and say what differs.",
     "serve": "Run the service beside a kube-scheduler.",
     "why": "Say why a pod or a PodGroup waits, runs or is gone.",
 }

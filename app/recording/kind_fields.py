@@ -121,7 +121,7 @@ def _status(*examples: RawObject) -> Cut:
     rules: dict[str, Cut] = {}
     for example in examples:
         for key, value in example.items():
-            rules[key] = like(value, volatile=VOLATILE)
+            rules[key] = like(value, volatile=frozenset(VOLATILE))
     return fields(rules)
 
 

@@ -25,17 +25,29 @@ from app.service.components import Clocks, Components
 from app.settings import Settings
 from app.telemetry import Metrics
 
+MICROSECONDS = 1_000_000
+
 ROUNDS_AT_THE_END = 1000
 """How many rounds cancelled coroutines get to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """When something reached the core."""
+    """When something reached the core, in whole microseconds."""
 
-    monotonic_s: float
-    wall_s: float
-    """Seconds since the epoch."""
+    monotonic_us: int
+    offset_us: int
+    """Wall time less monotonic time."""
+
+    @property
+    def monotonic_s(self) -> float:
+        """The monotonic time."""
+        return self.monotonic_us / MICROSECONDS
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the epoch."""
+        return (self.monotonic_us + self.offset_us) / MICROSECONDS
 
 
 class RunsCore(Executes, Protocol):
@@ -86,9 +98,18 @@ class Core:
 
     @contextmanager
     def entered(self, stamp: Stamp) -> Iterator[None]:
-        """Let code read the components at this time; what is called here must change nothing."""
+        """Let code of the components run at this time."""
         self._wall_s = stamp.wall_s
         with self._loop.entered(stamp.monotonic_s):
+            yield
+
+    @contextmanager
+    def reading(self, stamp: Stamp) -> Iterator[None]:
+        """Let code outside read the components, with all groups formed beforehand: then a read changes nothing."""
+        with self.entered(stamp):
+            self.components.cache.snapshot()
+            self.components.cache.groups.waiting()
+            self.components.cache.groups.running()
             yield
 
     def run_round(self, stamp: Stamp) -> None:
@@ -100,6 +121,11 @@ class Core:
     def is_ready(self) -> bool:
         """Whether another round would run something."""
         return self._loop.is_ready
+
+    @property
+    def now_s(self) -> float:
+        """The monotonic time of the last stamp."""
+        return self._loop.time()
 
     def due_at(self) -> float:
         """Return when the next timer is due, in monotonic seconds; infinity for never."""
@@ -133,8 +159,9 @@ class Core:
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
-    def keep(self, keep: Keep, raw: RawObject, stamp: Stamp) -> Any:
-        """Reduce a raw object to its record."""
+    def keep(self, number: int, keep: Keep, raw: RawObject, stamp: Stamp) -> Any:
+        """Reduce a raw object, which Command `number` reads, to its record."""
+        del number
         with self.entered(stamp):
             return keep(raw)
 
@@ -197,8 +224,8 @@ class Core:
         self._shell.start_job(number, job)
 
     def _finish(self, number: int, result: Any, error: BaseException | None) -> None:
-        waits = self._jobs.pop(number)
-        if waits.done():
+        waits = self._jobs.pop(number, None)
+        if waits is None or waits.done():
             return
         if error is None:
             waits.set_result(result)

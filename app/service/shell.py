@@ -9,20 +9,30 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from math import inf
+from pathlib import Path
 from typing import Any
+
+import structlog
 
 from app.core.commands import Command, Keep
 from app.core.loop import Job
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
 from app.model.question import BindQuestion, Check, FilterAnswer, PodQuestion, Scores
 from app.model.seam import Cluster, RawObject
+from app.recording.writer import RecordingWriter, begun
 from app.service.components import Clocks
-from app.service.core import Core, Stamp
+from app.service.core import MICROSECONDS, Core, Stamp
+from app.service.recorded import RecordedCore
 from app.settings import Settings
 from app.telemetry import Metrics
 
+log = structlog.get_logger()
+
 TURN_S = 0.0005
 """How long the shell runs one round after another before the main loop looks at its sockets again."""
+
+DRIFT_US = 1000
+"""Two clocks that are read one after the other differ by a little more each time; a smaller change is none."""
 
 AHEAD = 64
 """How many events of one watch may wait for the core; then its stream is not read on."""
@@ -36,6 +46,7 @@ class Shell:
         self._clocks = clocks or Clocks()
         self._main = asyncio.get_running_loop()
         self._cluster = cluster
+        self._offset_us = 0
         self._is_due = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -45,13 +56,23 @@ class Shell:
         self._numbers = count(1)
         self._askers: dict[int, asyncio.Future[Any]] = {}
         self._failed: asyncio.Future[None] = self._main.create_future()
-        self._core = Core(settings, metrics, self, self._stamp())
+        self._writer = _writer(settings)
+        self._core = self._built(settings, metrics)
         self.components = self._core.components
+
+    def _built(self, settings: Settings, metrics: Metrics) -> Core:
+        if self._writer is None:
+            return Core(settings, metrics, self, self._stamp())
+        return RecordedCore(settings, metrics, self, self._stamp(), writer=self._writer)
 
     # Time and rounds --------------------------------------------------------------------------------------------------
 
     def _stamp(self) -> Stamp:
-        return Stamp(self._clocks.monotonic(), self._clocks.wall())
+        now_us = int(self._clocks.monotonic() * MICROSECONDS)
+        offset_us = int(self._clocks.wall() * MICROSECONDS) - now_us
+        if abs(offset_us - self._offset_us) > DRIFT_US:
+            self._offset_us = offset_us
+        return Stamp(now_us, self._offset_us)
 
     def wake(self) -> None:
         """Run a round in the next iteration of the main loop."""
@@ -81,7 +102,8 @@ class Shell:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self._main.call_later(max(0.0, due - stamp.monotonic_s), self._ring)
+        # A stamp leaves out what is less than a microsecond, and must not be before the time that is due.
+        self._timer = self._main.call_later(max(0.0, due - stamp.monotonic_s) + 1 / MICROSECONDS, self._ring)
 
     def _ring(self) -> None:
         self._timer, self._timer_at = None, inf
@@ -145,12 +167,12 @@ class Shell:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Let code outside of the core read the components. It must change nothing."""
-        with self._core.entered(self._stamp()):
+        with self._core.reading(self._stamp()):
             yield
 
     def checks(self) -> tuple[Check, ...]:
         """Return the components' lines of /readyz."""
-        with self.reading():
+        with self._core.entered(self._stamp()):
             return tuple(self.components.inspect.checks())
 
     async def seen(self, wait: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -179,7 +201,7 @@ class Shell:
 
     async def _done(self, number: int, command: Command) -> None:
         try:
-            result = await self._begun(command)
+            result = await self._begun(number, command)
         except Exception as error:  # noqa: BLE001 # the core gets every error
             self._core.fail(number, error)
         else:
@@ -190,19 +212,19 @@ class Shell:
     async def _followed(self, number: int, command: Command) -> None:
         room = self._room[number] = asyncio.Semaphore(AHEAD)
         try:
-            async for event in self._begun(command):
+            async for event in self._begun(number, command):
                 await room.acquire()
                 self._core.show(number, event)
         except Exception as error:  # noqa: BLE001 # the core gets every error
             self._core.fail(number, error)
 
-    def _begun(self, command: Command) -> Any:
+    def _begun(self, number: int, command: Command) -> Any:
         """Call the method of the cluster, which returns a coroutine or a stream."""
-        keep = {} if command.keep is None else {"keep": partial(self._keep, command.keep)}
+        keep = {} if command.keep is None else {"keep": partial(self._keep, number, command.keep)}
         return getattr(self._cluster, command.verb)(*command.arguments, **command.options, **keep)
 
-    def _keep(self, keep: Keep, raw: RawObject) -> Any:
-        return self._core.keep(keep, raw, self._stamp())
+    def _keep(self, number: int, keep: Keep, raw: RawObject) -> Any:
+        return self._core.keep(number, keep, raw, self._stamp())
 
     # Jobs -------------------------------------------------------------------------------------------------------------
 
@@ -234,6 +256,8 @@ class Shell:
 
     def close(self) -> None:
         """Stop the core, and what the shell does for it."""
+        if self._writer is not None:
+            self._writer.close()
         self._core.stop(self._stamp())
         self._is_closed = True
         for task in self._running.values():
@@ -241,3 +265,14 @@ class Shell:
         if self._timer is not None:
             self._timer.cancel()
         self._failed.cancel()
+
+
+def _writer(settings: Settings) -> RecordingWriter | None:
+    if settings.record_dir is None:
+        return None
+    try:
+        return begun(Path(settings.record_dir), most_bytes=settings.record_mib << 20)
+    except OSError as error:
+        # A recording is for later; the service is needed now.
+        log.warning("nothing is recorded", record_dir=settings.record_dir, error=str(error))
+        return None

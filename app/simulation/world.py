@@ -1,6 +1,8 @@
 """Builds a running cluster: its initial objects, and the actors that change it until cancelled."""
 
 import asyncio
+import time
+from collections.abc import Callable
 
 import aiohttp
 
@@ -15,9 +17,9 @@ from app.simulation.webhooks import ExtenderWebhooks
 from app.simulation.workload import arrivals, furniture
 
 
-def furnished() -> SimulatedCluster:
-    """Return a cluster with nodes, queues and priority classes, without jobs."""
-    cluster = SimulatedCluster()
+def furnished(*, now: Callable[[], float] = time.time) -> SimulatedCluster:
+    """Return a cluster with nodes, queues and priority classes, without jobs; `now` is in seconds since the epoch."""
+    cluster = SimulatedCluster(now=now)
     for resource, item in furniture():
         cluster.create(resource, item)
     return cluster

@@ -1,0 +1,62 @@
+"""Reads a recording. Its last file may end anywhere: the process may have been killed."""
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from app.recording.lines import FORMAT, UnreadableLineError
+from app.recording.writer import GZIP
+
+CHUNK_BYTES = 1 << 20
+
+
+class NoRecordingError(Exception):
+    """There is nothing to read. The message says what is expected."""
+
+
+def recordings(folder: Path) -> list[Path]:
+    """Return the recordings in a folder, oldest first, or the folder if it is one; raise `NoRecordingError`."""
+    if any(folder.glob("*.jsonl.gz")):
+        return [folder]
+    found = sorted({file.parent for file in folder.glob("*/*.jsonl.gz")})
+    if not found:
+        raise NoRecordingError(
+            f"{folder} has no recording: expected files such as 000001.jsonl.gz, or folders of them, which a service"
+            " with LEEBOARD_RECORD_DIR writes"
+        )
+    return found
+
+
+def lines(recording: Path) -> Iterator[list[Any]]:
+    """Yield the lines of a recording as lists, after the header; raise `UnreadableLineError`."""
+    for file in sorted(recording.glob("*.jsonl.gz")):
+        for text in _texts(file):
+            try:
+                yield orjson.loads(text)
+            except orjson.JSONDecodeError:
+                raise UnreadableLineError(f"{file} has a line that is not JSON: {text[:80]!r}") from None
+
+
+def header(recording: Path) -> dict[str, Any]:
+    """Return the first line; raise `UnreadableLineError` for another format."""
+    first = next(lines(recording), None)
+    if not first or first[0] != "H" or not isinstance(first[-1], dict):
+        raise UnreadableLineError(f"{recording} does not begin with a header")
+    found: dict[str, Any] = first[-1]
+    if found.get("format") != FORMAT:
+        raise UnreadableLineError(
+            f"{recording} has format {found.get('format')} of version {found.get('version')}; this version reads"
+            f" format {FORMAT}"
+        )
+    return found
+
+
+def _texts(file: Path) -> Iterator[bytes]:
+    unpacker, rest = zlib.decompressobj(GZIP), b""
+    with file.open("rb") as opened:
+        while packed := opened.read(CHUNK_BYTES):
+            *whole, rest = (rest + unpacker.decompress(packed)).split(b"\n")
+            yield from whole

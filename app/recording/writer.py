@@ -1,0 +1,132 @@
+"""Writes a recording: lines are taken at once, and a thread compresses and stores them.
+
+A recording never delays the service. If the disk is too slow, full, or gone, the recording ends, and its last line says
+why; the service continues.
+"""
+
+import threading
+import zlib
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import rmtree
+
+import structlog
+
+from app.recording.lines import line
+
+log = structlog.get_logger()
+
+SEGMENT_BYTES = 16 << 20
+"""The size of a file, compressed."""
+
+WAITING_BYTES = 64 << 20
+"""How much may wait for the disk."""
+
+WRITE_EVERY_S = 0.25
+LEVEL = 1
+GZIP = 31
+"""The `wbits` of zlib for a gzip header."""
+
+
+class RecordingWriter:
+    """One recording in a folder of its own. Only the thread that makes it adds lines."""
+
+    def __init__(self, folder: Path, *, most_bytes: int) -> None:
+        """Create the folder; raise OSError. The recording ends when its files have `most_bytes`."""
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._most_bytes = most_bytes
+        self._lines: deque[bytes] = deque()
+        self._waiting = 0
+        self._stored = 0
+        self._end = ""
+        """Why it ended; empty while it goes on."""
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further line is taken."""
+        return bool(self._end)
+
+    def add(self, written: bytes) -> None:
+        """Take a line."""
+        if self._end:
+            return
+        self._waiting += len(written)
+        if self._waiting - self._stored > WAITING_BYTES:
+            self._stop(f"the disk took less than came in: {WAITING_BYTES >> 20} MiB wait")
+            return
+        self._lines.append(written)
+
+    def close(self) -> None:
+        """Store what waits, and end."""
+        self._stop("the service stopped")
+        self._is_closed = True
+        self._wake.set()
+        self._thread.join()
+
+    def _stop(self, why: str) -> None:
+        if not self._end:
+            self._lines.append(line("E", why))
+            self._end = why
+            if why != "the service stopped":
+                log.warning("recording ended", folder=str(self._folder), why=why)
+
+    def _work(self) -> None:
+        try:
+            self._store_all()
+        except OSError as error:
+            self._end = self._end or str(error)
+            log.warning("recording ended", folder=str(self._folder), why=str(error))
+        self._lines.clear()
+
+    def _store_all(self) -> None:
+        number, total = 0, 0
+        while total < self._most_bytes and not (self._is_closed and not self._lines):
+            number += 1
+            with (self._folder / f"{number:06}.jsonl.gz").open("xb") as file:
+                packer, size = zlib.compressobj(LEVEL, wbits=GZIP), 0
+                while size < SEGMENT_BYTES and size + total < self._most_bytes:
+                    self._wake.wait(WRITE_EVERY_S)
+                    is_last, taken = self._is_closed, self._taken()
+                    packed = packer.compress(taken) + packer.flush(zlib.Z_SYNC_FLUSH) if taken else b""
+                    size += file.write(packed)
+                    file.flush()
+                    if is_last:
+                        break
+                file.write(packer.flush())
+                total += size
+        if total >= self._most_bytes:
+            self._stop(f"it has {self._most_bytes >> 20} MiB, half of LEEBOARD_RECORD_MIB")
+            last = zlib.compress(line("E", self._end) + b"\n", wbits=GZIP)
+            (self._folder / f"{number + 1:06}.jsonl.gz").write_bytes(last)
+
+    def _taken(self) -> bytes:
+        taken = [self._lines.popleft() for _ in range(len(self._lines))]
+        self._stored += sum(map(len, taken))
+        return b"".join(one + b"\n" for one in taken)
+
+
+def begun(parent: Path, *, most_bytes: int) -> RecordingWriter:
+    """Begin a recording in a new folder, and remove the oldest ones beyond `most_bytes`; raise OSError.
+
+    Half of the room is for the new recording, so that the one of the process before stays.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    _make_room(parent, most_bytes // 2)
+    name = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return RecordingWriter(parent / name, most_bytes=most_bytes // 2)
+
+
+def _make_room(parent: Path, most_bytes: int) -> None:
+    # Only folders with the name of a recording are removed.
+    recordings = sorted(parent.glob("[0-9]*T[0-9]*.[0-9]*Z"), reverse=True)
+    total = 0
+    for one in recordings:
+        total += sum(file.stat().st_size for file in one.glob("*.jsonl.gz"))
+        if total > most_bytes:
+            rmtree(one)

@@ -1,0 +1,44 @@
+import gzip
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from app.recording import reader
+from app.service.replay import Replay, Replayed
+from tests.service.recorded import demo
+
+
+def replayed(folder: Path, **more: Any) -> Replayed:
+    (recording,) = reader.recordings(folder)
+    replay = Replay(recording)
+    try:
+        return replay.run(**more)
+    finally:
+        replay.close()
+
+
+def read(folder: Path) -> list[list[Any]]:
+    (recording,) = reader.recordings(folder)
+    return list(reader.lines(recording))
+
+
+def rewritten(folder: Path, lines: list[list[Any]]) -> None:
+    (recording,) = reader.recordings(folder)
+    for file in recording.iterdir():
+        file.unlink()
+    text = b"".join(orjson.dumps(one) + b"\n" for one in lines)
+    (recording / "000001.jsonl.gz").write_bytes(gzip.compress(text))
+
+
+async def test_a_replay_of_the_demo_sends_the_same_commands_and_gives_the_same_answers(tmp_path: Path) -> None:
+    await demo(tmp_path, seed=219, minutes=10.0, audit_interval_s=60.0)
+
+    result = replayed(tmp_path)
+
+    assert result.differences == []
+    assert result.end == "the service stopped"
+    assert result.commands > 1000
+    assert result.answers > 500
+    assert result.lasted_s == pytest.approx(600, abs=10)

@@ -1,0 +1,146 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TypeVar
+
+import pytest
+
+from app.core.commands import Command
+from app.model.names import NodeName
+from app.model.question import BindQuestion, Fits, Refused
+from app.model.seam import Depth, Lost, PodRef, RawObject, Resource, RestoredError, WatchEvent
+from app.service.shell import AHEAD
+from app.simulation.cluster import SimulatedCluster
+from tests.control.virtual import threads_take
+from tests.control.wired import ref
+from tests.service.recorded import serving
+
+T = TypeVar("T")
+
+
+class SlowBinds:
+    """A cluster whose bindings wait until they are let go."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self.may_bind = asyncio.Event()
+        self.sent: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._cluster, name)
+
+    async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+        self.sent.append(pod.name)
+        await self.may_bind.wait()
+        await self._cluster.bind(pod, node, annotations)
+
+
+class BrokenWatch:
+    """A cluster whose watch of queues fails in a way that no watch may."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._cluster, name)
+
+    async def watch(self, resource: Resource, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
+        if resource is Resource.QUEUES:
+            raise RestoredError("restored")
+        async for event in self._cluster.watch(resource, keep):
+            yield event
+
+
+async def test_a_gang_starts_through_the_shell_on_nodes_that_were_offered() -> None:
+    async with serving() as service:
+        nodes = service.nodes(2)
+        service.queue()
+        gang = service.gang("train", size=4, gpus=4)
+        await asyncio.sleep(2.0)
+
+        assert set(await asyncio.gather(*(service.starts(pod, *nodes) for pod in gang))) == set(nodes)
+
+
+async def test_a_job_takes_a_thread_and_the_shell_answers_meanwhile() -> None:
+    async with serving() as service:
+        nodes = service.nodes(1)
+        service.queue()
+        await asyncio.sleep(1.0)
+        threads_take(30.0)
+        blocked = service.gang("large", size=2, gpus=8)
+        service.pod("filler", gpus=8)
+        await asyncio.sleep(5.0)
+
+        answers = [await service.filter(pod, *nodes) for pod in blocked]
+
+        assert not all(isinstance(answer, Fits) for answer in answers)
+        assert service.shell.checks(), "the checks of /readyz are read at any time"
+
+
+async def test_a_caller_that_leaves_stops_its_question() -> None:
+    async with serving(gang_barrier_s=3600.0) as service:
+        nodes = service.nodes(2)
+        service.queue()
+        first, second = service.gang("train", size=2, gpus=8)
+        await asyncio.sleep(2.0)
+        node = await service.filter(first, *nodes)
+        assert isinstance(node, Fits)
+        binding = asyncio.create_task(service.shell.bind(BindQuestion(pod=ref(first), node=node.nodes[0])))
+        await asyncio.sleep(1.0)
+        assert not binding.done(), "it waits for its gang"
+
+        binding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await binding
+        both = await asyncio.gather(service.starts(first, *nodes), service.starts(second, *nodes))
+
+        assert set(both) == set(nodes)
+
+
+async def test_whoever_reads_the_core_sees_the_present_time() -> None:
+    async with serving() as service:
+        await asyncio.sleep(100.0)
+        with service.shell.reading():
+            now_s = asyncio.get_running_loop().time()
+
+        assert now_s == pytest.approx(101.0, abs=0.1)
+
+
+async def test_a_component_that_fails_ends_the_service_with_its_error() -> None:
+    with pytest.raises(ExceptionGroup) as found:
+        async with serving(seen=BrokenWatch) as service:  # type: ignore[arg-type]
+            await service.running
+
+    assert found.group_contains(RestoredError)
+
+
+async def test_a_stream_is_read_on_only_as_fast_as_the_core_takes_its_events() -> None:
+    read = 0
+
+    class EndlessOwners(SlowBinds):
+        async def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncIterator[object]:
+            nonlocal read
+            while True:
+                read += 1
+                yield Lost(f"{path} at {depth} with {keep}")
+
+    async with serving(seen=EndlessOwners) as service:  # type: ignore[arg-type]
+        options = {"depth": Depth.WHOLE}
+        with service.shell.reading():
+            # Nobody in the core waits for this stream, so nothing is taken.
+            service.shell.execute(
+                1000, Command(verb="follow", arguments=("p",), options=options, keep=dict, follows=True)
+            )
+        for _ in range(10 * AHEAD):
+            await asyncio.sleep(0.0)
+
+        assert read == AHEAD + 1
+
+
+async def test_refusals_come_through() -> None:
+    async with serving() as service:
+        nodes = service.nodes(1)
+        service.queue()
+        pod = service.pod("p", gpus=9)
+        await asyncio.sleep(1.0)
+
+        assert isinstance(await service.filter(pod, *nodes), Refused)
