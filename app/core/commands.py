@@ -20,6 +20,26 @@ Keep = Callable[[RawObject], Any]
 """Reduces a raw object to its record. It is a part of the core, and the shell calls it there."""
 
 
+READS = frozenset(
+    {
+        "watch",
+        "follow",
+        "path_of",
+        "read_object",
+        "list_objects",
+        "listed",
+        "read_pod",
+        "finished_pods",
+        "read_lease",
+        "tight_budgets",
+        "may_evict",
+        "pods_in",
+        "find_pod",
+    }
+)
+"""The verbs that change nothing in the cluster."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """One call of a cluster's method."""

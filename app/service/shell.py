@@ -14,11 +14,11 @@ from typing import Any
 
 import structlog
 
-from app.core.commands import Command, Keep
+from app.core.commands import READS, Command, Keep
 from app.core.loop import Job
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
 from app.model.question import BindQuestion, Check, FilterAnswer, PodQuestion, Scores
-from app.model.seam import Cluster, RawObject
+from app.model.seam import Cluster, RawObject, UnavailableError
 from app.recording.writer import RecordingWriter, begun
 from app.service.components import Clocks
 from app.service.core import MICROSECONDS, Core, Stamp
@@ -34,6 +34,11 @@ TURN_S = 0.0005
 DRIFT_US = 1000
 """Two clocks that are read one after the other differ by a little more each time; a smaller change is none."""
 
+SEND_WITHIN_S = 0.5
+"""How long after its decision a write may be sent; less than the margin of the lease (`leadership.MARGIN_S`)."""
+
+NOT_SENT = "not sent: the process was paused, and another replica may decide now"
+
 AHEAD = 64
 """How many events of one watch may wait for the core; then its stream is not read on."""
 
@@ -46,6 +51,7 @@ class Shell:
         self._clocks = clocks or Clocks()
         self._main = asyncio.get_running_loop()
         self._cluster = cluster
+        self._has_lease = bool(settings.scheduler_lease)
         self._offset_us = 0
         self._is_due = False
         self._is_closed = False
@@ -185,7 +191,8 @@ class Shell:
 
     def execute(self, number: int, command: Command) -> None:
         """Begin a Command."""
-        outcome = self._followed(number, command) if command.follows else self._done(number, command)
+        until = self._core.now_s + SEND_WITHIN_S if self._has_lease and command.verb not in READS else inf
+        outcome = self._followed(number, command) if command.follows else self._done(number, command, until)
         self._running[number] = self._main.create_task(outcome, name=f"{command.verb} {number}")
 
     def withdraw(self, number: int) -> None:
@@ -199,8 +206,10 @@ class Shell:
         if (room := self._room.get(number)) is not None:
             room.release()
 
-    async def _done(self, number: int, command: Command) -> None:
+    async def _done(self, number: int, command: Command, until: float) -> None:
         try:
+            if self._clocks.monotonic() > until:
+                raise UnavailableError(NOT_SENT)  # noqa: TRY301 # it goes the way of the cluster's own errors
             result = await self._begun(number, command)
         except Exception as error:  # noqa: BLE001 # the core gets every error
             self._core.fail(number, error)

@@ -5,10 +5,10 @@ from typing import TypeVar
 import pytest
 
 from app.core.commands import Command
-from app.model.names import NodeName
+from app.model.names import NodeName, PodUid
 from app.model.question import BindQuestion, Fits, Refused
 from app.model.seam import Depth, Lost, PodRef, RawObject, Resource, RestoredError, WatchEvent
-from app.service.shell import AHEAD
+from app.service.shell import AHEAD, SEND_WITHIN_S
 from app.simulation.cluster import SimulatedCluster
 from tests.control.virtual import threads_take
 from tests.control.wired import ref
@@ -111,6 +111,34 @@ async def test_a_component_that_fails_ends_the_service_with_its_error() -> None:
             await service.running
 
     assert found.group_contains(RestoredError)
+
+
+@pytest.mark.parametrize(
+    ("lease", "paused_s", "sent"),
+    [
+        ("kube-system/kube-scheduler", SEND_WITHIN_S - 0.1, ["p"]),
+        ("kube-system/kube-scheduler", SEND_WITHIN_S + 0.1, []),
+        ("", SEND_WITHIN_S + 0.1, ["p"]),
+    ],
+)
+async def test_a_write_is_not_sent_after_a_pause_in_which_another_replica_may_have_begun(
+    lease: str, paused_s: float, sent: list[str]
+) -> None:
+    slow: list[SlowBinds] = []
+
+    def watched(cluster: SimulatedCluster) -> SlowBinds:
+        slow.append(SlowBinds(cluster))
+        return slow[0]
+
+    async with serving(seen=watched, scheduler_lease=lease) as service:  # type: ignore[arg-type]
+        pod = PodRef(namespace="q", name="p", uid=PodUid("u"))
+        with service.shell.reading():
+            service.shell.execute(1000, Command(verb="bind", arguments=(pod, NodeName("n"), {})))
+        service.ahead_s = paused_s
+        await asyncio.sleep(0.0)
+        await asyncio.sleep(0.0)
+
+        assert slow[0].sent == sent
 
 
 async def test_a_stream_is_read_on_only_as_fast_as_the_core_takes_its_events() -> None:
