@@ -6,7 +6,7 @@ the two `Memo` of a `NodeTable`, which only cache values derived from the table 
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,10 @@ class Memo(dict[Hashable, Any]):
     * an answer is never changed once it is here. One that grows adds, replaces or drops such answers, each by one step;
     * an answer may be forgotten at any time. So it is read by `get`, once, and kept by the reader; `memo[...]` after
       `in` would fail when another thread forgets in between, and is refused.
+
+    Whether an answer is known, however, does depend on who asked before. The event loop decides by that what it does at
+    once. So a thread, or a reader of the service, gets a memo of its own (`apart`), and the event loop learns from it
+    when the result of the thread has arrived.
     """
 
     def __getitem__(self, question: Hashable) -> Any:
@@ -79,6 +83,39 @@ class Memo(dict[Hashable, Any]):
         if most is not None and len(self) >= most:
             self.clear()
         super().__setitem__(question, answer)
+
+    def apart(self) -> "Memo":
+        """Return a memo that knows the same from now on, whatever this one learns or forgets."""
+        return Memo((question, _apart(answer)) for question, answer in self.items())
+
+    def learn(self, other: "Memo") -> None:
+        """Learn what another memo knows. The other one is not used any more."""
+        for question, answer in other.items():
+            known = self.setdefault(question, answer)
+            if isinstance(known, dict):
+                known.update({key: each for key, each in answer.items() if key not in known})
+            elif isinstance(known, Growing):
+                known.learn(answer)
+
+
+class Growing:
+    """A remembered answer that further questions extend."""
+
+    __slots__ = ()
+
+    def apart(self) -> Self:
+        """Return one that knows the same from now on."""
+        raise NotImplementedError
+
+    def learn(self, other: Self) -> None:
+        """Learn what another one knows, which had the same beginning."""
+        raise NotImplementedError
+
+
+def _apart(answer: Any) -> Any:
+    if isinstance(answer, dict):
+        return dict(answer)
+    return answer.apart() if isinstance(answer, Growing) else answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,6 +150,15 @@ class NodeTable:
             shares_devices=np.array([node.shares_devices for node in ordered], dtype=np.bool_),
             device_memory_mib=np.array([device_mib(node) for node in ordered], dtype=np.int64),
         )
+
+    def apart(self) -> "NodeTable":
+        """Return the same table with memos of its own."""
+        return replace(self, memo=self.memo.apart(), label_memo=self.label_memo.apart())
+
+    def learn(self, other: "NodeTable") -> None:
+        """Learn what the table that was taken `apart` knows."""
+        self.memo.learn(other.memo)
+        self.label_memo.learn(other.label_memo)
 
     @property
     def smallest_device_mib(self) -> int:
@@ -242,6 +288,10 @@ class Snapshot:
     """Nodes that kube-scheduler's own filters refuse for a pod, for causes that Leeboard cannot see."""
     mix: TypicalMix | None = None
     """The typical pods by which placements are judged; None when no node has GPUs."""
+
+    def apart(self) -> "Snapshot":
+        """Return the same for a thread or a reader of the service: what is found out about it is remembered apart."""
+        return replace(self, nodes=self.nodes.apart())
 
     def without(self, places: Iterable[tuple[Pod, NodeName]]) -> "Snapshot":
         """Return the snapshot without these pods on these nodes."""

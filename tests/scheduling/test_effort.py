@@ -126,3 +126,19 @@ def test_the_estimate_of_many_long_pods_stops_early(monkeypatch: pytest.MonkeyPa
 
     assert effort.of_constraints(several, table(500)) > effort.MOST_AT_ONCE
     assert len(looked) <= 1
+
+
+def test_what_another_thread_finds_out_counts_only_once_its_result_is_there() -> None:
+    nodes, deep = table(2_000), TopologyConstraint("deep", required=KEYS[-1])
+    asked = Constraint(node_selector=tuple((key, "v1") for key in KEYS))
+    before = effort.of_constraints([asked], nodes), effort.of_levels([deep], nodes, TOPOLOGIES)
+    fit.eligible(Constraint(node_selector=(("rack", "r1"),)), nodes)  # the table has an index of labels already
+
+    apart = nodes.apart()
+    topology.sums_by_domain(apart.allocatable[0], deep, apart, TOPOLOGIES)
+    fit.eligible(asked, apart)
+    meanwhile = effort.of_constraints([asked], nodes), effort.of_levels([deep], nodes, TOPOLOGIES)
+    nodes.learn(apart)
+
+    assert meanwhile == before
+    assert (effort.of_constraints([asked], nodes), effort.of_levels([deep], nodes, TOPOLOGIES)) == (0, 0)

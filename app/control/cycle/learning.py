@@ -40,7 +40,7 @@ class Learning:
     async def _make(self) -> None:
         arrivals = self._cache.arrivals
         try:
-            arrivals.last = await asyncio.to_thread(_made, arrivals.freeze(self._cache.snapshot()))
+            arrivals.last = await asyncio.to_thread(_made, arrivals.freeze(self._cache.snapshot().apart()))
         except Exception:
             # Plans go on with the last mix. The next one is made when more pods have started.
             log.exception("learning the typical mix failed")

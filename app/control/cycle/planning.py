@@ -291,10 +291,10 @@ class Planning:
         snapshot = self._cache.snapshot()
         keys = self._due.among(snapshot)
         with self._metrics.plan_duration.time():
-            (withheld, aged), now = self._kept(), self._wall_clock()
+            (withheld, aged), now, apart = self._kept(), self._wall_clock(), snapshot.apart()
             result = await asyncio.to_thread(
                 plan_some,
-                snapshot,
+                apart,
                 keys,
                 self._policy,
                 withheld=withheld,
@@ -302,6 +302,7 @@ class Planning:
                 now=now,
                 memory=self._kept_room.memory,
             )
+            snapshot.nodes.learn(apart.nodes)
             torn = self._rivals.torn(result.kept_for)
             rivals = await asyncio.to_thread(rivals_of, torn, self._policy) if torn else ()
         self.effort.note_judged(snapshot, keys)

@@ -63,7 +63,7 @@ class RivalPromises:
         """Return the gangs that are partially bound, each with the single pods whose reservations may block it."""
         if not keys:
             return ()
-        snapshot = self._cache.snapshot()
+        snapshot = self._cache.snapshot().apart()
         gangs = [snapshot.groups[key] for key in sorted(keys & snapshot.groups.keys())]
         return [TornGang(gang, snapshot, self._reserver.of_pods_alone(up_to=gang.priority)) for gang in gangs]
 

@@ -212,5 +212,7 @@ class SearchLoop:
         if self._budgets is not None:
             snapshot = replace(snapshot, guarded=self._budgets.guarded())
         with self._metrics.plan_duration.time():
-            now, memory = self._wall_clock(), self._kept.memory
-            return snapshot, await asyncio.to_thread(self._plan, snapshot, self._policy, now=now, memory=memory)
+            now, memory, apart = self._wall_clock(), self._kept.memory, snapshot.apart()
+            result = await asyncio.to_thread(self._plan, apart, self._policy, now=now, memory=memory)
+            snapshot.nodes.learn(apart.nodes)
+            return snapshot, result

@@ -48,11 +48,11 @@ class Inspect(WaitingGroups):
 
         The function may run in any thread: ten thousand queues take 0.2 s.
         """
-        return partial(_shares, self._cache.snapshot())
+        return partial(_shares, self._cache.snapshot().apart())
 
     def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
         """Take a snapshot; the returned function gives the summary of each queue, by name."""
-        return partial(stands, self._cache.snapshot())
+        return partial(stands, self._cache.snapshot().apart())
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         """Explain the state of a pod or a PodGroup; without a subject, it is found by the name."""

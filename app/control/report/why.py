@@ -174,7 +174,7 @@ class Explainer:
 
     def _explained(self, group: _Group, told: Explanation) -> Explanation:
         """Add the fields that answers about PodGroups and about pods have in common."""
-        snapshot, on = self._cache.snapshot(), self._cache.groups.terms.of(group.key)
+        snapshot, on = self._cache.snapshot().apart(), self._cache.groups.terms.of(group.key)
         queue = on.queue if on is not None else group.spec.queue if group.spec is not None else None
         return replace(
             told,

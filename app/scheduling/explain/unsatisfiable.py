@@ -8,6 +8,7 @@ The answers are remembered in the table of nodes while nodes, labels, DaemonSets
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
@@ -15,7 +16,7 @@ from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
 from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Amounts, Resources
-from app.model.snapshot import NodeTable, Snapshot, Unsatisfiable
+from app.model.snapshot import Growing, NodeTable, Snapshot, Unsatisfiable
 from app.model.topology import Topology
 from app.scheduling.explain import refusals
 from app.scheduling.placement import domains, effort, gang
@@ -102,7 +103,7 @@ def judged_at_once(snapshot: Snapshot, keys: Collection[GroupKey] | None = None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Known:
+class _Known(Growing):
     """What is remembered while nodes, queues and Topologies do not change."""
 
     queues: Mapping[QueueName, Queue]
@@ -113,6 +114,16 @@ class _Known:
     """Answers of single-pod PodGroups, by everything that the answer depends on: there are tens of thousands of such
     pods.
     """
+
+    def apart(self) -> Self:
+        """Return the same answers."""
+        return replace(self, groups=dict(self.groups), alone=dict(self.alone))
+
+    def learn(self, other: Self) -> None:
+        """Take over the answers to the same questions."""
+        if self.queues is other.queues and self.topologies is other.topologies and self.residents is other.residents:
+            self.groups.update(other.groups)
+            self.alone.update(other.alone)
 
     def is_of(self, snapshot: Snapshot) -> bool:
         """Whether the remembered answers are valid for the snapshot."""

@@ -5,14 +5,16 @@ Tenants choose the keys in their requests. A key that no node has costs nothing,
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.model.pod import NODE_NAME_FIELD
 from app.model.quantity import int64
-from app.model.snapshot import Mask, NodeTable
+from app.model.snapshot import Growing, Mask, NodeTable
 
 Codes = NDArray[np.int32]
 
@@ -37,7 +39,7 @@ class LabelColumn:
         return mask
 
 
-class LabelIndex:
+class LabelIndex(Growing):
     """The labels of one table of nodes. The index only caches: an answer never changes."""
 
     def __init__(self, nodes: NodeTable) -> None:
@@ -48,6 +50,17 @@ class LabelIndex:
         self._columns: dict[str, LabelColumn] = {}
         self._integers: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._absent = LabelColumn({}, np.full(len(nodes.nodes), -1, dtype=np.int32))
+
+    def apart(self) -> Self:
+        """Return one with the same columns."""
+        other = copy(self)
+        other.learn(self)
+        return other
+
+    def learn(self, other: Self) -> None:
+        """Take over the columns of another one."""
+        self._columns = other._columns | self._columns
+        self._integers = other._integers | self._integers
 
     def column(self, key: str) -> LabelColumn:
         """Return the column of a label, or of the names of the nodes."""

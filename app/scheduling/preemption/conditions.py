@@ -127,7 +127,7 @@ def _forgetful(known: Searched) -> Searched:
 
 
 def _has_more_room(before: Conditions, after: Conditions) -> bool:
-    if before.nodes is not after.nodes or before.future.shape != after.future.shape:
+    if before.nodes.nodes is not after.nodes.nodes or before.future.shape != after.future.shape:
         return True
     if before.withheld is not None and (after.withheld is None or (before.withheld & ~after.withheld).any()):
         return True
