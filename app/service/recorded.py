@@ -15,7 +15,7 @@ from app.recording import fields
 from app.recording.lines import FORMAT, LISTS, error_fields, event_fields, line, runs
 from app.recording.reduce import reduced
 from app.recording.writer import RecordingWriter
-from app.service.core import Core, RunsCore, Stamp
+from app.service.inputs import Core, RunsCore, Stamp
 from app.settings import Settings
 from app.telemetry import Metrics
 
@@ -23,7 +23,7 @@ UNRECORDED = frozenset({"kubeconfig", "webhook_tls_dir", "admission_tls_dir", "r
 """Settings of the shell alone, some of which name files of the machine."""
 
 
-class Kept(NamedTuple):
+class NumberedRecord(NamedTuple):
     """What `keep` returned, and its number in the recording."""
 
     number: int
@@ -180,7 +180,7 @@ class RecordedCore(Core):
         path = "" if command is None else _path(command)
         self._tape.timed(stamp, "V", number, reduced(path, raw))
         self._kept += 1
-        return Kept(self._kept - 1, super().keep(number, keep, raw, stamp))
+        return NumberedRecord(self._kept - 1, super().keep(number, keep, raw, stamp))
 
     def prioritize(self, question: PodQuestion, stamp: Stamp) -> Scores:
         """Record a question and its answer."""

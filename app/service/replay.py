@@ -12,7 +12,7 @@ from app.core.loop import Job
 from app.model.seam import rfc3339
 from app.recording import fields, reader
 from app.recording.lines import UnreadableLineError, error_fields, error_of, event_of, plain, result_of
-from app.service.core import Core, Stamp
+from app.service.inputs import Core, Stamp
 from app.service.recorded import answer_of
 from app.settings import Settings
 from app.telemetry import Metrics

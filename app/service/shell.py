@@ -21,7 +21,7 @@ from app.model.question import BindQuestion, Check, FilterAnswer, PodQuestion, S
 from app.model.seam import Cluster, RawObject, UnavailableError
 from app.recording.writer import RecordingWriter, begun
 from app.service.components import Clocks
-from app.service.core import MICROSECONDS, Core, Stamp
+from app.service.inputs import MICROSECONDS, Core, Stamp
 from app.service.recorded import RecordedCore
 from app.settings import Settings
 from app.telemetry import Metrics
