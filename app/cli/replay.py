@@ -1,11 +1,12 @@
 """`leeboard replay`: repeats what a recording shows, and says where this version acts differently."""
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import orjson
+import structlog
 
 from app.recording.lines import UnreadableLineError
 from app.recording.reader import NoRecordingError, recordings
@@ -41,17 +42,23 @@ def replay(folder: Path, until: float | None, output: str) -> None:
     A service with LEEBOARD_RECORD_DIR writes recordings. DIR is that folder, or one recording in it. A replay contacts
     no cluster. Exit code 1 means that something differs, or that a recording cannot be read.
     """
+    structlog.configure(processors=[_drop])
     try:
         results = [_replayed(one, until) for one in recordings(folder)]
     except (NoRecordingError, UnreadableLineError) as error:
         raise click.ClickException(str(error)) from None
     if output == "json":
-        click.echo(orjson.dumps([asdict(one) for one in results], option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(results, option=orjson.OPT_INDENT_2))
     else:
         for one in results:
             _print(one)
     if any(one.differences for one in results):
         raise click.exceptions.Exit(1)
+
+
+def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
+    """Leave out what the replayed service logs: it is not what happens now."""
+    raise structlog.DropEvent
 
 
 def _replayed(recording: Path, until: float | None) -> Replayed:
