@@ -12,7 +12,7 @@ from app.cluster.decode.excess import IN_RESOURCES, MOST_VARIABLES
 from app.cluster.decode.parts import items as readable
 from app.cluster.decode.sharing import asks_for_part
 from app.model.seam import RawObject
-from app.recording.whitelist import OTHER, Cut, entries, fields, padding, plain, sized
+from app.recording.whitelist import OTHER, Cut, compared, entries, fields, padding, plain, sized
 
 AMOUNTS = entries()
 """Keeps amounts of resources by name."""
@@ -87,4 +87,7 @@ def container_status(value: Any) -> Any:
     return _CONTAINER_STATUS(value)
 
 
-_CONTAINER_STATUS = fields({"name": plain, "allocatedResources": AMOUNTS, "resources": fields({"requests": AMOUNTS})})
+ALLOCATED: Mapping[str, Cut] = {"allocatedResources": AMOUNTS, "resources": compared({"requests": AMOUNTS})}
+"""The rules for what the kubelet has allocated; of other fields, only whether there are any."""
+
+_CONTAINER_STATUS = fields({"name": plain, **ALLOCATED})

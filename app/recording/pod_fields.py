@@ -36,7 +36,7 @@ from app.grouping import POD_ANNOTATIONS, POD_LABELS
 from app.model import marks
 from app.model.scaling import GROUP_ANNOTATION, REQUEST_LABEL
 from app.model.seam import RawObject
-from app.recording.container_fields import AMOUNTS, container, container_status, keep_variables, resources
+from app.recording.container_fields import ALLOCATED, AMOUNTS, container, container_status, keep_variables, resources
 from app.recording.whitelist import (
     MOST,
     Cut,
@@ -159,6 +159,7 @@ _STATUS = fields({"name": plain, "allocatedResources": AMOUNTS, "resources": fie
 _STATUS = fields(
     {
         **texts("phase", "startTime", "nominatedNodeName"),
+        **ALLOCATED,
         "conditions": picked(_condition, MOST_ITEMS),
         **dict.fromkeys(("containerStatuses", "initContainerStatuses"), picked(container_status, MOST_ITEMS)),
         "resourceClaimStatuses": items(fields({"name": plain}), UNBOUNDED),

@@ -130,8 +130,12 @@ CLAIMS: Raw = builders.raw_pod(
     resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}],
     volumes=[{"name": "v", "secret": {"secretName": "s"}}],
     activeDeadlineSeconds=60,
+    resources={"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}},
     status={
         "resourceClaimStatuses": [{"name": "x"}],
+        "allocatedResources": {"cpu": "1"},
+        "resources": {"requests": {"cpu": "3"}},
+        "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "1"}, "resources": {"limits": {}}}],
         "conditions": [
             {"type": "Ready", "status": "False"},
             {"type": "PodResizePending", "reason": "Infeasible"},
