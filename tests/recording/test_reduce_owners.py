@@ -1,8 +1,6 @@
 """Pods are grouped alike by reduced owners, and grouping reads nothing of an owner that has no rule."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import orjson
 import pytest
@@ -18,6 +16,7 @@ from app.recording.reduce import reduced
 from tests.grouping.objects import ray_cluster, ray_group
 from tests.recording.owners import GANG, OWNERS, members, path_of
 from tests.recording.readers import Raw, damaged
+from tests.recording.watched import Watched, paths
 
 DAMAGES = 300
 CASES = [(kind, number) for kind, raws in OWNERS.items() for number in range(len(raws))]
@@ -72,37 +71,6 @@ def test_an_owner_that_is_too_large_stays_too_large_and_small() -> None:
     assert len(orjson.dumps(kept)) < 50_000
 
 
-class Watched(dict[str, Any]):
-    """A mapping that notes which of its paths are read."""
-
-    def __init__(self, raw: Raw, read: set[str], path: str = "") -> None:
-        super().__init__({key: _watched(value, read, f"{path}.{key}") for key, value in raw.items()})
-        self.read, self.path = read, path
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.read.add(f"{self.path}.{key}")
-        return super().get(key, default)
-
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(f"{self.path}.{key}")
-        return super().__getitem__(key)
-
-
-def _watched(value: Any, read: set[str], path: str) -> Any:
-    if isinstance(value, dict):
-        return Watched(value, read, path)
-    return [_watched(one, read, f"{path}[]") for one in value] if isinstance(value, list) else value
-
-
-def _paths(value: Any, path: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield f"{path}.{key}"
-            yield from _paths(inner, f"{path}.{key}")
-    for inner in value if isinstance(value, list) else ():
-        yield from _paths(inner, f"{path}[]")
-
-
 @pytest.mark.parametrize(("kind", "number"), CASES, ids=lambda one: one[1] if isinstance(one, tuple) else str(one))
 def test_grouping_reads_no_field_that_has_no_rule(kind: tuple[str, str], number: int) -> None:
     """A row of the table that begins to read a field fails here until the field has a rule."""
@@ -112,6 +80,6 @@ def test_grouping_reads_no_field_that_has_no_rule(kind: tuple[str, str], number:
 
     groupings(replace(whole, fields=Watched(whole.fields, read)))
 
-    kept = set(_paths(reduced(path_of(kind), raw)))
-    there = set(_paths(raw))
+    kept = set(paths(reduced(path_of(kind), raw)))
+    there = set(paths(raw))
     assert (read & there) - kept == set()
