@@ -153,3 +153,10 @@ def _put(raw: Any, path: list[str | int], value: object) -> None:
     for key in path[:-1]:
         raw = raw[key]
     raw[path[-1]] = value
+
+
+@pytest.mark.parametrize("phase", [{}, []])
+def test_a_pod_whose_phase_is_no_text_is_charged_where_it_says_that_it_runs(phase: object) -> None:
+    found = decoded_pod(raw_pod(container(cpu="1"), nodeName="n", status={"phase": phase, "conditions": []}))
+
+    assert (found.pod.node, found.pod.self_placed) == ("n", False)

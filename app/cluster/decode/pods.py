@@ -73,7 +73,7 @@ def is_accepted(raw: object) -> bool:
         return status is not None
     conditions = status.get("conditions") or []
     return (
-        status.get("phase") not in {None, "Pending"}
+        status.get("phase") not in (None, "Pending")
         or status.get("startTime") is not None
         or not isinstance(conditions, list)
         or any(isinstance(one, dict) and _is_scheduled(one) for one in conditions)
