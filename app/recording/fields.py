@@ -9,7 +9,8 @@ from app.model.names import NodeName, PodUid
 from app.model.question import BindQuestion, Fits, PodQuestion
 from app.model.seam import PodRef, RawObject, Resource
 from app.recording.lines import line
-from app.recording.reduce import reduced, reduced_question, reduced_review
+from app.recording.name_table import CodedNames, NameTable
+from app.recording.reduce import reduced, reduced_question, reduced_review, reduced_sample
 
 PODS = Resource.PODS.value
 
@@ -35,54 +36,26 @@ def result_fields(verb: str, arguments: Sequence[Any], result: Any) -> Any:
     """Return the result of a Command that is not a list, with reduced objects."""
     if not isinstance(result, dict):
         return result
-    return reduced(arguments[0] if verb == "read_object" else PODS, result)
+    if verb != "read_object":
+        return reduced(PODS, result)
+    # The autoscaler copies more of a pod than any decision reads.
+    return reduced_sample(result) if arguments[0] == PODS else reduced(arguments[0], result)
 
 
 # Questions --------------------------------------------------------------------------------------------------------
 
 
-class Offered:
-    """Writes the offered nodes of questions: those of a recent question by their number."""
-
-    MOST = 64
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[NodeName, ...], int] = {}
-        self._lists: dict[int, tuple[NodeName, ...]] = {}
-        self._next = 0
-
-    def fields(self, offered: tuple[NodeName, ...]) -> int | list[NodeName]:
-        """Return the number of a known list, or the list, which becomes known."""
-        number = self._numbers.get(offered)
-        if number is not None:
-            return number
-        self._note(offered)
-        return list(offered)
-
-    def of(self, fields: int | list[NodeName]) -> tuple[NodeName, ...]:
-        """Return the nodes of `fields`."""
-        if isinstance(fields, int):
-            return self._lists[fields]
-        self._note(tuple(fields))
-        return tuple(fields)
-
-    def _note(self, offered: tuple[NodeName, ...]) -> None:
-        self._numbers[offered], self._lists[self._next] = self._next, offered
-        forgotten = self._lists.pop(self._next - self.MOST, None)
-        if forgotten is not None:
-            del self._numbers[forgotten]
-        self._next += 1
-
-
-def pod_question_fields(question: PodQuestion, offered: Offered) -> list[Any]:
+def pod_question_fields(question: PodQuestion, table: NameTable) -> list[Any]:
     """Return the question of filter or prioritize."""
-    return [reduced_question(question.pod), question.uid, offered.fields(question.offered)]
+    offered = table.coded(question.offered)
+    return [reduced_question(question.pod), question.uid, offered.new, offered.runs, offered.starts_over]
 
 
-def pod_question_of(fields: Sequence[Any], offered: Offered) -> PodQuestion:
+def pod_question_of(fields: Sequence[Any], table: NameTable) -> PodQuestion:
     """Return the question of `pod_question_fields`."""
-    pod, uid, nodes = fields
-    return PodQuestion(pod=pod, uid=None if uid is None else PodUid(uid), offered=offered.of(nodes))
+    pod, uid, new, runs, starts_over = fields
+    names = table.names(CodedNames(new, runs, starts_over))
+    return PodQuestion(pod=pod, uid=None if uid is None else PodUid(uid), offered=tuple(map(NodeName, names)))
 
 
 def bind_question_fields(question: BindQuestion) -> list[Any]:

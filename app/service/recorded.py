@@ -13,6 +13,7 @@ from app.model.question import BindQuestion, PodQuestion, Scores
 from app.model.seam import Changed, Deleted, Listed, RawObject, WatchEvent
 from app.recording import fields
 from app.recording.lines import FORMAT, LISTS, error_fields, event_fields, line, runs
+from app.recording.name_table import NameTable
 from app.recording.reduce import reduced
 from app.recording.writer import RecordingWriter
 from app.service.inputs import Core, RunsCore, Stamp
@@ -112,7 +113,7 @@ class RecordedCore(Core):
         self._tape = Tape(writer)
         self._tape.begin(settings, stamp)
         self._out = _RecordedShell(shell, self._tape)
-        self._offered = fields.Offered()
+        self._names = NameTable()
         self._kept = 0
         super().__init__(settings, metrics, self._out, stamp)
 
@@ -161,7 +162,7 @@ class RecordedCore(Core):
     def ask(self, number: int, verb: str, question: PodQuestion | BindQuestion) -> None:
         """Record a question, then take it."""
         if isinstance(question, PodQuestion):
-            shown = fields.pod_question_fields(question, self._offered)
+            shown = fields.pod_question_fields(question, self._names)
         else:
             shown = fields.bind_question_fields(question)
         self._tape.add("A", number, verb, shown)
@@ -185,7 +186,7 @@ class RecordedCore(Core):
     def prioritize(self, question: PodQuestion, stamp: Stamp) -> Scores:
         """Record a question and its answer."""
         answer = super().prioritize(question, stamp)
-        self._say(stamp, "prioritize", fields.pod_question_fields(question, self._offered), answer)
+        self._say(stamp, "prioritize", fields.pod_question_fields(question, self._names), answer)
         return answer
 
     def preempt(self, pod: RawObject, candidates: Mapping[Any, Any], stamp: Stamp) -> Mapping[Any, Any]:

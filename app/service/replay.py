@@ -12,6 +12,7 @@ from app.core.loop import Job
 from app.model.seam import rfc3339
 from app.recording import fields, reader
 from app.recording.lines import UnreadableLineError, error_fields, error_of, event_of, plain, result_of
+from app.recording.name_table import NameTable
 from app.service.inputs import Core, Stamp
 from app.service.recorded import answer_of
 from app.settings import Settings
@@ -69,7 +70,7 @@ class Replay:
         self._shell = _Outputs()
         settings = Settings(**_readable(head["settings"]))
         self._core = Core(settings, Metrics(), self._shell, self._stamp)
-        self._offered = fields.Offered()
+        self._names = NameTable()
         self._kept: list[Any] = []
         self._number = 0
         self.components = self._core.components
@@ -172,7 +173,7 @@ class Replay:
         answer: Any
         match verb:
             case "prioritize":
-                answer = core.prioritize(fields.pod_question_of(question, self._offered), stamp)
+                answer = core.prioritize(fields.pod_question_of(question, self._names), stamp)
             case "preempt":
                 pod, names = question
                 answer = sorted(core.preempt(pod, dict.fromkeys(names), stamp))
@@ -197,7 +198,7 @@ class Replay:
         if verb == "bind":
             self._core.ask(number, verb, fields.bind_question_of(question))
         else:
-            self._core.ask(number, verb, fields.pod_question_of(question, self._offered))
+            self._core.ask(number, verb, fields.pod_question_of(question, self._names))
 
     def _deliver(self, number: int, result: Any) -> None:
         command = self._shell.sent.pop(number, None)

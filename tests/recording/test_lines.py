@@ -19,7 +19,6 @@ from app.model.seam import (
     UnavailableError,
     WatchEvent,
 )
-from app.recording.fields import Offered
 from app.recording.lines import (
     UnreadableLineError,
     error_fields,
@@ -114,22 +113,3 @@ def test_equal_values_are_written_alike() -> None:
         "b": {"namespace": "n", "name": "p", "uid": "u"},
         "a": ["api/v1/pods"],
     }
-
-
-def test_a_recent_list_of_nodes_is_written_once() -> None:
-    writes, reads = Offered(), Offered()
-    lists = [tuple(f"node-{number + size}" for number in range(size)) for size in (1, 2, 3)]
-
-    for _ in range(2):
-        for names in lists:
-            fields = writes.fields(names)  # type: ignore[arg-type]
-            assert reads.of(fields) == names
-
-    assert isinstance(writes.fields(lists[0]), int)  # type: ignore[arg-type]
-
-
-def test_old_lists_of_nodes_are_forgotten_by_both_sides() -> None:
-    writes, reads = Offered(), Offered()
-    for number in [*range(Offered.MOST + 5), *range(Offered.MOST + 5), 3, 3]:
-        fields = writes.fields((f"node-{number}",))  # type: ignore[arg-type]
-        assert reads.of(fields) == (f"node-{number}",)
