@@ -147,7 +147,10 @@ class Replay:
         act = self._inputs.get(kind)
         if act is None:
             raise UnreadableLineError(f"line {self._number} of {self._recording} has the unknown kind {kind!r}")
-        act(*read[1:])
+        try:
+            act(*read[1:])
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise UnreadableLineError(f"line {self._number} of {self._recording} cannot be read: {error!r}") from error
 
     def _passed(self, passed_us: int) -> Stamp:
         self._stamp = Stamp(self._stamp.monotonic_us + passed_us, self._stamp.offset_us)
