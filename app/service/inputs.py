@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from app.core.commands import CommandCluster, Executes, Keep
 from app.core.loop import DeterministicLoop, Job
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
-from app.model.question import BindQuestion, PodQuestion, Scores
+from app.model.question import BindQuestion, FilterAnswer, PodQuestion, Scores
 from app.model.seam import RawObject, WatchEvent
 from app.service.components import Clocks, Components
 from app.settings import Settings
@@ -164,6 +164,11 @@ class Core:
         del number
         with self.entered(stamp):
             return keep(raw)
+
+    def filter_at_once(self, question: PodQuestion, stamp: Stamp) -> FilterAnswer | None:
+        """Answer filter; None if that takes waiting, and `ask` is the way."""
+        with self.entered(stamp):
+            return self.components.extender.filter_at_once(question)
 
     def prioritize(self, question: PodQuestion, stamp: Stamp) -> Scores:
         """Answer prioritize."""

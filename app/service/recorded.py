@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from app.core.commands import Command, Keep
 from app.core.loop import Job
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
-from app.model.question import BindQuestion, PodQuestion, Scores
+from app.model.question import BindQuestion, FilterAnswer, PodQuestion, Scores
 from app.model.seam import Changed, Deleted, Listed, RawObject, WatchEvent
 from app.recording import fields
 from app.recording.lines import FORMAT, LISTS, error_fields, event_fields, line, runs
@@ -182,6 +182,12 @@ class RecordedCore(Core):
         self._tape.timed(stamp, "V", number, reduced(path, raw))
         self._kept += 1
         return NumberedRecord(self._kept - 1, super().keep(number, keep, raw, stamp))
+
+    def filter_at_once(self, question: PodQuestion, stamp: Stamp) -> FilterAnswer | None:
+        """Record a question and its answer; without one it is recorded again when it is asked."""
+        answer = super().filter_at_once(question, stamp)
+        self._say(stamp, "filter", fields.pod_question_fields(question, self._names), answer)
+        return answer
 
     def prioritize(self, question: PodQuestion, stamp: Stamp) -> Scores:
         """Record a question and its answer."""

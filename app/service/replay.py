@@ -175,6 +175,8 @@ class Replay:
         stamp, core = self._passed(passed_us), self._core
         answer: Any
         match verb:
+            case "filter":
+                answer = core.filter_at_once(fields.pod_question_of(question, self._names), stamp)
             case "prioritize":
                 answer = core.prioritize(fields.pod_question_of(question, self._names), stamp)
             case "preempt":

@@ -119,7 +119,10 @@ class Shell:
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
         """Choose among the offered nodes."""
-        answer: FilterAnswer = await self._ask("filter", question)
+        answer = self._core.filter_at_once(question, self._stamp())
+        if answer is None:
+            later: FilterAnswer = await self._ask("filter", question)
+            return later
         return answer
 
     async def bind(self, question: BindQuestion) -> str:

@@ -15,10 +15,15 @@ class Arrivals:
         self._cache = cache
         self._awaited: dict[PodUid, dict[asyncio.Future[None], None]] = {}
 
+    def known(self, uid: PodUid) -> Pod | None:
+        """Return the pod of this uid, if it is in the cache and its owners are known."""
+        pod = self._cache.pods.get(uid)
+        return None if pod is None or pod.ungrouped else pod
+
     async def pod(self, uid: PodUid, *, within_s: float) -> Pod | None:
         """Return the pod of this uid; wait a moment until the pod is in the cache and its owners are known."""
-        known = self._cache.pods.get(uid)
-        if known is not None and not known.ungrouped:
+        known = self.known(uid)
+        if known is not None:
             return known
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(uid, {})[arrival] = None

@@ -73,24 +73,46 @@ class Extender:
 
     async def filter(self, question: PodQuestion) -> FilterAnswer:
         """Answer which of the offered nodes the pod may use: exactly one, once the pod is decided."""
-        if question.uid is not None:
-            # kube-scheduler asks as soon as it leads; Leeboard learns of that a moment later. An error would make the
-            # pod back off.
-            await self._readiness.leadership.settled(within_s=TAKEOVER_S)
+        answer = self.filter_at_once(question)
+        return await self._filter_later(question) if answer is None else answer
+
+    def filter_at_once(self, question: PodQuestion) -> FilterAnswer | None:
+        """Answer as `filter` does; None if that takes waiting: to become active, for the pod, or for a plan."""
+        if question.uid is not None and self._readiness.leadership.failure():
+            return None
         unready = self._unready()
         if unready:
             return Failed(unready)
         if question.uid is None:
             return self._answer_what_if(question)
+        pod = self._arrivals.known(question.uid)
+        if pod is None:
+            return None
+        if not pod.managed or pod.node is not None:
+            return _unmanaged_or_bound(pod, question)
+        return self._decide_at_once(pod.uid, question)
+
+    async def _filter_later(self, question: PodQuestion) -> FilterAnswer:
+        if question.uid is None:
+            return self._answer_what_if(question)
+        # kube-scheduler asks as soon as it leads; Leeboard learns of that a moment later. An error would make the
+        # pod back off.
+        await self._readiness.leadership.settled(within_s=TAKEOVER_S)
+        unready = self._unready()
+        if unready:
+            return Failed(unready)
         pod = await self._arrivals.pod(question.uid, within_s=WATCH_LAG_S)
         if pod is None and self._managed(question.pod) is not None:
             self._waker.park(question.uid)
             return Refused(Reason.DECIDING)
-        if pod is None or not pod.managed:
+        if pod is None:
             return Fits(question.offered)
-        if pod.node is not None:
-            return _only(pod.node, question.offered)
-        return await self._answer_managed(pod.uid, question)
+        if not pod.managed or pod.node is not None:
+            return _unmanaged_or_bound(pod, question)
+        self._note_question(pod.uid, question)
+        if self._lacks_decision(pod.uid, question):
+            await self._decide(pod.uid)
+        return self._answer_decided(pod.uid, question)
 
     def prioritize(self, question: PodQuestion) -> Scores:
         """Score the offered nodes 0..10; all are 0 for an unmanaged pod, so that kube-scheduler's own scores count."""
@@ -117,14 +139,26 @@ class Extender:
 
     # A pod that is ours --------------------------------------------------------------------------------------------
 
-    async def _answer_managed(self, uid: PodUid, question: PodQuestion) -> FilterAnswer:
+    def _decide_at_once(self, uid: PodUid, question: PodQuestion) -> FilterAnswer | None:
+        if self._lacks_decision(uid, question) and not self._planning.can_decide_now():
+            return None
+        self._note_question(uid, question)
+        if self._lacks_decision(uid, question):
+            if not self._planning.can_decide_now():
+                return None  # The end of an attempt has changed what there is to decide.
+            self._planning.plan_now()
+        return self._answer_decided(uid, question)
+
+    def _lacks_decision(self, uid: PodUid, question: PodQuestion) -> bool:
+        held = self._cache.reservations.get(uid)
+        return held is None or (self._planning.is_taking_over and _may_move(held, question))
+
+    def _note_question(self, uid: PodUid, question: PodQuestion) -> None:
         self._waker.forget(uid)
         self._end_attempt(uid)
         self._learn_what_is_refused(uid, question)
-        held = self._cache.reservations.get(uid)
-        if held is None or (self._planning.is_taking_over and _may_move(held, question)):
-            await self._decide(uid)
-        # From here to the answer there is no await: what is read is what is reserved.
+
+    def _answer_decided(self, uid: PodUid, question: PodQuestion) -> FilterAnswer:
         held = self._cache.reservations.get(uid)
         answer = self._answer_promised(held, question) if held else Refused(self._planning.reason(uid))
         if isinstance(answer, Refused):
@@ -288,6 +322,10 @@ def _may_move(held: Reservation, question: PodQuestion) -> bool:
         and not held.devices
         and held.node not in question.offered
     )
+
+
+def _unmanaged_or_bound(pod: Pod, question: PodQuestion) -> FilterAnswer:
+    return _only(pod.node, question.offered) if pod.managed and pod.node is not None else Fits(question.offered)
 
 
 def _only(node: NodeName, offered: tuple[NodeName, ...]) -> FilterAnswer:
