@@ -126,7 +126,9 @@ def _make_room(parent: Path, most_bytes: int) -> None:
     # Only folders with the name of a recording are removed.
     recordings = sorted(parent.glob("[0-9]*T[0-9]*.[0-9]*Z"), reverse=True)
     total = 0
-    for one in recordings:
+    for number, one in enumerate(recordings):
         total += sum(file.stat().st_size for file in one.glob("*.jsonl.gz"))
-        if total > most_bytes:
+        # A recording ends when it has the size, so a full one is larger by what was written last.
+        beyond = WAITING_BYTES if number == 0 else 0
+        if total > most_bytes + beyond:
             rmtree(one)

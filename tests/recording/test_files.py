@@ -121,6 +121,17 @@ def test_the_oldest_recordings_are_removed_to_make_room_and_nothing_else_is(tmp_
     assert len(names) == 4
 
 
+def test_the_recording_of_the_process_before_stays_also_when_it_is_full(tmp_path: Path) -> None:
+    for year, size in ((2024, 1), (2025, MIB + 1000)):
+        folder = tmp_path / f"{year}0101T000000.000000Z"
+        folder.mkdir()
+        (folder / "000001.jsonl.gz").write_bytes(bytes(size))
+
+    begun(tmp_path, most_bytes=2 * MIB).close()
+
+    assert min(each.name for each in tmp_path.iterdir()).startswith("2025")
+
+
 def test_a_folder_without_a_recording_is_refused_with_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(NoRecordingError, match="LEEBOARD_RECORD_DIR"):
         reader.recordings(tmp_path)
