@@ -42,6 +42,8 @@ THE_CHARTS_OWN = frozenset(
         "gpu_runtime_class",
         "scheduler_lease",
         "hostname",
+        "record_dir",
+        "record_mib",
         "pod_grouping",
         "owners_project",
         "autoscaling",

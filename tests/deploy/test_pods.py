@@ -104,6 +104,54 @@ def test_our_own_pods_have_no_mark_that_our_policies_refuse(values: dict[str, An
     assert [key for key in (*metadata["labels"], *metadata["annotations"]) if key.startswith(PREFIX)] == []
 
 
+# Recordings
+
+
+@pytest.mark.parametrize("values", [*({"form": form} for form in FORMS), FIXED], ids=str)
+def test_recordings_have_a_volume_with_more_room_than_they_may_take(values: dict[str, Any]) -> None:
+    items = objects(rendered(**values, recording={"enabled": True, "sizeMiB": 100}))
+    pod, settings = pod_of(items), settings_of(items)
+    leeboard, *others = pod["containers"]
+
+    assert settings.record_mib == 100
+    assert {"name": "recordings", "mountPath": settings.record_dir} in leeboard["volumeMounts"]
+    assert {"name": "recordings", "emptyDir": {"sizeLimit": "228Mi"}} in pod["volumes"]
+    assert leeboard["resources"]["requests"]["ephemeral-storage"] == "228Mi"
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"], "the volume belongs to this group"
+    assert "recordings" not in str(others)
+
+
+@pytest.mark.parametrize("values", [*({"form": form} for form in FORMS), FIXED], ids=str)
+def test_nothing_is_recorded_unless_it_is_asked_for(values: dict[str, Any]) -> None:
+    items = objects(rendered(**values))
+
+    assert settings_of(items).record_dir is None
+    assert "ephemeral-storage" not in str(workload_of(items))
+    assert "emptyDir" not in str(workload_of(items))
+
+
+@pytest.mark.parametrize("kind", ["requests", "limits"])
+def test_who_says_how_much_storage_the_pod_gets_is_obeyed(kind: str) -> None:
+    given = {kind: {"ephemeral-storage": "2Gi", "memory": "1Gi"}}
+    leeboard = pod_of(objects(rendered(recording={"enabled": True}, resources=given)))["containers"][0]
+
+    requests = leeboard["resources"]["requests"]
+    assert leeboard["resources"][kind] == {**leeboard["resources"][kind], **given[kind]}
+    assert requests.get("ephemeral-storage") == (None if kind == "limits" else "2Gi")
+
+
+def test_a_recording_does_not_keep_a_cluster_autoscaler_from_removing_the_node() -> None:
+    local = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+
+    def annotations(**given: Any) -> Mapping[str, str]:
+        template = workload_of(objects(rendered(recording={"enabled": True}, **given)))["spec"]["template"]
+        found: Mapping[str, str] = template["metadata"]["annotations"]
+        return found
+
+    assert annotations()[local] == "recordings"
+    assert annotations(podAnnotations={local: "others"})[local] == "others"
+
+
 # The agents
 
 

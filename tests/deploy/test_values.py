@@ -62,6 +62,8 @@ def test_helm_lint_finds_no_problem(form: str) -> None:
             {"grouping": {"extraResources": [{"apiGroups": [""], "resources": ["secrets"]}]}},
             "'' does not match pattern",
         ),
+        ({"settings": {"LEEBOARD_RECORD_DIR": "/tmp"}}, "additional properties 'LEEBOARD_RECORD_DIR' not allowed"),
+        ({"recording": {"sizeMiB": 1}}, "at '/recording/sizeMiB': minimum: got 1, want 2"),
         ({"settings": {"LEEBOARD_GPU_SHARING": False}}, "additional properties 'LEEBOARD_GPU_SHARING' not allowed"),
         (
             {"agent": {"settings": {"LEEBOARD_AGENT_HEARTBEAT_S": 0}}},

@@ -73,6 +73,7 @@ def test_the_api_server_accepts_an_unusual_installation(bed: Bed, api: Api) -> N
             "settings": {"LEEBOARD_AGENT_IGNORED_XIDS": "94,95", "LEEBOARD_AGENT_HEARTBEAT_S": 30},
         },
         defaultQueue={"create": True},
+        recording={"enabled": True, "sizeMiB": 1024},
     )
 
     assert len([api.apply(item, dryRun="All") for item in objects(manifests)]) > 20

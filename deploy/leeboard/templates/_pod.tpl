@@ -130,7 +130,30 @@ seccompProfile: {type: RuntimeDefault}
 {{- toJson $folders }}
 {{- end }}
 
+{{/* Where recordings are, in MiB: while the disk is slow, up to 64 MiB may be written at once beyond each half. */}}
+{{- define "leeboard.recordingVolumeMiB" -}}
+{{ add .Values.recording.sizeMiB 128 }}
+{{- end }}
+
+{{/* With recordings the pod requests their room, so that it is not among the first to go when the node's disk is full. */}}
+{{- define "leeboard.resources" -}}
+{{- $resources := deepCopy .Values.resources }}
+{{- $given := or (hasKey (get $resources "requests" | default dict) "ephemeral-storage") (hasKey (get $resources "limits" | default dict) "ephemeral-storage") }}
+{{- if and .Values.recording.enabled (not $given) }}
+  {{- $room := dict "ephemeral-storage" (printf "%sMi" (include "leeboard.recordingVolumeMiB" .)) }}
+  {{- $_ := set $resources "requests" (merge $room (get $resources "requests" | default dict)) }}
+{{- end }}
+{{- toYaml $resources }}
+{{- end }}
+
+{{/* A cluster autoscaler would never remove a node with an emptyDir. */}}
+{{- define "leeboard.podAnnotations" -}}
+{{- $local := dict "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes" "recordings" }}
+{{- toYaml (merge (deepCopy .Values.podAnnotations) (ternary $local dict .Values.recording.enabled)) }}
+{{- end }}
+
 {{- define "leeboard.pod" -}}
+{{- $recording := .Values.recording.enabled -}}
 {{- $folders := include "leeboard.tlsFolders" . | fromJson -}}
 metadata:
   labels:
@@ -138,7 +161,7 @@ metadata:
     {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
   annotations:
     checksum/scheduler-config: {{ include "leeboard.schedulerConfig" . | sha256sum }}
-    {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
+    {{- with include "leeboard.podAnnotations" . | fromYaml }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   serviceAccountName: {{ include "leeboard.name" . }}
   automountServiceAccountToken: true
@@ -159,7 +182,12 @@ spec:
       image: {{ include "leeboard.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args: [serve]
-      env: {{- include "leeboard.env" . | nindent 8 }}
+      env:
+        {{- include "leeboard.env" . | nindent 8 }}
+        {{- if $recording }}
+        - {name: LEEBOARD_RECORD_DIR, value: /var/lib/leeboard/recordings}
+        - {name: LEEBOARD_RECORD_MIB, value: {{ int .Values.recording.sizeMiB | quote }}}
+        {{- end }}
       ports:
         - {name: operations, containerPort: {{ .Values.ports.operations }}}
         - {name: probes, containerPort: {{ .Values.ports.probes }}}
@@ -183,11 +211,14 @@ spec:
         httpGet: {path: /livez, port: probes}
         periodSeconds: 2
         failureThreshold: 60
-      resources: {{- toYaml .Values.resources | nindent 8 }}
+      resources: {{- include "leeboard.resources" . | nindent 8 }}
       securityContext: {{- include "leeboard.containerSecurity" . | nindent 8 }}
-      {{- with $folders }}
+      {{- if or $folders $recording }}
       volumeMounts:
-        {{- range $folder, $_ := . }}
+        {{- if $recording }}
+        - {name: recordings, mountPath: /var/lib/leeboard/recordings}
+        {{- end }}
+        {{- range $folder, $_ := $folders }}
         - {name: {{ $folder }}, mountPath: /etc/leeboard/{{ $folder }}, readOnly: true}
         {{- end }}
       {{- end }}
@@ -215,8 +246,13 @@ spec:
       volumeMounts:
         - {name: scheduler-config, mountPath: /etc/leeboard/scheduler, readOnly: true}
     {{- end }}
-  {{- if or $folders (ne .Values.form "beside") }}
+  {{- if or $folders $recording (ne .Values.form "beside") }}
   volumes:
+    {{- if $recording }}
+    # Above what recordings may take: the kubelet evicts the pod when the limit is passed.
+    - name: recordings
+      emptyDir: {sizeLimit: {{ include "leeboard.recordingVolumeMiB" . }}Mi}
+    {{- end }}
     {{- if ne .Values.form "beside" }}
     - name: scheduler-config
       configMap: {name: {{ include "leeboard.name" . }}-scheduler}
