@@ -34,6 +34,9 @@ from app.model.seam import Changed, Deleted, KubeError, Lease, Listed, Lost, Pro
 FORMAT = 1
 """Counts changes of the lines that an older reader would misunderstand."""
 
+TIMED = frozenset("RGVQTB")
+"""The kinds of lines that begin with `passed`."""
+
 LISTS = frozenset({"listed", "list_objects", "finished_pods", "pods_in"})
 """The verbs whose result is a list of reduced objects."""
 

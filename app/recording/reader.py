@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from app.recording.lines import FORMAT, UnreadableLineError
+from app.recording.lines import FORMAT, TIMED, UnreadableLineError
 from app.recording.writer import GZIP
 
 CHUNK_BYTES = 1 << 20
@@ -35,9 +35,12 @@ def lines(recording: Path) -> Iterator[list[Any]]:
     for file in sorted(recording.glob("*.jsonl.gz")):
         for text in _texts(file):
             try:
-                yield orjson.loads(text)
+                read = orjson.loads(text)
             except orjson.JSONDecodeError:
                 raise UnreadableLineError(f"{file} has a line that is not JSON: {text[:80]!r}") from None
+            if not _is_line(read):
+                raise UnreadableLineError(f"{file} has a line of another form: {text[:80]!r}")
+            yield read
 
 
 def header(recording: Path) -> dict[str, Any]:
@@ -54,9 +57,21 @@ def header(recording: Path) -> dict[str, Any]:
     return found
 
 
+def _is_line(read: Any) -> bool:
+    match read:
+        case [str(kind), *fields]:
+            return kind not in TIMED or bool(fields)
+        case _:
+            return False
+
+
 def _texts(file: Path) -> Iterator[bytes]:
     unpacker, rest = zlib.decompressobj(GZIP), b""
     with file.open("rb") as opened:
         while packed := opened.read(CHUNK_BYTES):
-            *whole, rest = (rest + unpacker.decompress(packed)).split(b"\n")
+            try:
+                unpacked = unpacker.decompress(packed)
+            except zlib.error as error:
+                raise UnreadableLineError(f"{file} cannot be unpacked: {error}") from None
+            *whole, rest = (rest + unpacked).split(b"\n")
             yield from whole

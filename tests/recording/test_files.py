@@ -156,10 +156,19 @@ def test_a_folder_of_recordings_has_them_oldest_first(tmp_path: Path) -> None:
         (b'["R", 1]\n', "does not begin with a header"),
         (b'["H", {"format": 99, "version": "9.9"}]\n', f"format 99 of version 9.9; this version reads format {FORMAT}"),
         (b"not JSON\n", "a line that is not JSON"),
+        (b"5\n", "a line of another form"),
+        (b'["R"]\n', "a line of another form"),
     ],
 )
 def test_what_is_no_recording_is_refused(tmp_path: Path, text: bytes, complaint: str) -> None:
     (tmp_path / "000001.jsonl.gz").write_bytes(gzip.compress(text))
 
     with pytest.raises(UnreadableLineError, match=complaint):
+        reader.header(tmp_path)
+
+
+def test_a_file_that_is_not_compressed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "000001.jsonl.gz").write_bytes(b'["H", {}]')
+
+    with pytest.raises(UnreadableLineError, match="cannot be unpacked"):
         reader.header(tmp_path)
