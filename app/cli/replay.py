@@ -1,5 +1,6 @@
 """`leeboard replay`: repeats what a recording shows, and says where this version acts differently."""
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -7,13 +8,12 @@ from typing import NoReturn
 import click
 import orjson
 import structlog
+from pydantic import BaseModel
 
+from app.cli.replay_tables import replayed_picture
 from app.recording.lines import UnreadableLineError
-from app.recording.reader import NoRecordingError, recordings
-from app.service.replay import Difference, Replay, Replayed
-
-SHOWN = 5
-"""So many differences are printed as text; `-o json` has all."""
+from app.recording.reader import NoRecordingError, recording_at, recordings
+from app.service.replay import Replay, Replayed
 
 
 class WallTime(click.ParamType[float]):
@@ -34,24 +34,27 @@ class WallTime(click.ParamType[float]):
 
 @click.command
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--until", type=WallTime(), help="Stop at this time, such as 2026-01-31T09:30:00Z.")
+@click.option("--until", type=WallTime(), help="Stop at this time, and show what waited then, and why.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def replay(folder: Path, until: float | None, output: str) -> None:
-    """Replay the recordings in DIR, and compare every Command and answer with the recorded one.
+    """Repeat what a recording shows, and say what differs.
 
-    A service with LEEBOARD_RECORD_DIR writes recordings. DIR is that folder, or one recording in it. A replay contacts
-    no cluster. Exit code 1 means that something differs, or that a recording cannot be read.
+    A service with LEEBOARD_RECORD_DIR writes recordings. DIR is that folder, or one recording in it. Every Command and
+    answer is compared with the recorded one. A replay contacts no cluster. With --until 2026-01-31T09:30:00Z, only the
+    recording of that time is replayed, and the waiting PodGroups, the reservations and the queues of that time are
+    shown. Exit code 1 means that something differs, or that a recording cannot be read.
     """
     structlog.configure(processors=[_drop])
     try:
-        results = [_replayed(one, until) for one in recordings(folder)]
-    except (NoRecordingError, UnreadableLineError) as error:
+        found = recordings(folder) if until is None else [recording_at(folder, until)]
+        results = [_replayed(one, until) for one in found]
+    except (NoRecordingError, UnreadableLineError, OSError) as error:
         raise click.ClickException(str(error)) from None
     if output == "json":
-        click.echo(orjson.dumps(results, option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(results, default=BaseModel.model_dump, option=orjson.OPT_INDENT_2))
     else:
-        for one in results:
-            _print(one)
+        width = shutil.get_terminal_size().columns
+        click.echo("\n\n".join(replayed_picture(one, width=width) for one in results))
     if any(one.differences for one in results):
         raise click.exceptions.Exit(1)
 
@@ -67,21 +70,3 @@ def _replayed(recording: Path, until: float | None) -> Replayed:
         return replay.run(until)
     finally:
         replay.close()
-
-
-def _print(one: Replayed) -> None:
-    differences = len(one.differences)
-    click.echo(f"{one.recording}: version {one.version}, {one.began} to {one.ended} ({one.lasted_s:.1f} s)")
-    click.echo(f"  inputs {one.inputs}, Commands {one.commands}, answers {one.answers}, differences {differences}")
-    for difference in one.differences[:SHOWN]:
-        click.echo(_text(difference))
-    if differences > SHOWN:
-        click.echo(f"  and {differences - SHOWN} more; -o json shows them")
-    if one.end:
-        click.echo(f"  the recording ends because {one.end}")
-
-
-def _text(difference: Difference) -> str:
-    recorded = orjson.dumps(difference.recorded).decode() if difference.recorded else "nothing"
-    replayed = orjson.dumps(difference.replayed).decode() if difference.replayed else "nothing"
-    return f"  {difference.at}, line {difference.line}\n    recorded  {recorded}\n    replayed  {replayed}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from app.model.seam import rfc3339
 from app.recording.lines import FORMAT, TIMED, UnreadableLineError
 from app.recording.writer import GZIP
 
@@ -28,6 +29,31 @@ def recordings(folder: Path) -> list[Path]:
             " with LEEBOARD_RECORD_DIR writes"
         )
     return found
+
+
+def recording_at(folder: Path, wall_s: float) -> Path:
+    """Return the recording of a time in seconds since the epoch; raise `NoRecordingError`, `UnreadableLineError`."""
+    there = []
+    for one in reversed(recordings(folder)):
+        began_s, ended_s = span(one)
+        # A user knows the begin in whole seconds.
+        if int(began_s) <= wall_s <= ended_s:
+            return one
+        there.append(f"{one} is from {rfc3339(began_s)} to {rfc3339(ended_s)}")
+    raise NoRecordingError(f"nothing is recorded at {rfc3339(wall_s)}: {'; '.join(reversed(there))}")
+
+
+def span(recording: Path) -> tuple[float, float]:
+    """Return the times of the first and the last line, in seconds since the epoch; raise `UnreadableLineError`."""
+    head = header(recording)
+    at_us, offset_us = head["monotonic_us"], head["offset_us"]
+    began_us = at_us + offset_us
+    for read in lines(recording):
+        if read[0] == "O":
+            offset_us = read[1]
+        elif read[0] in TIMED:
+            at_us += read[1]
+    return began_us / 1e6, (at_us + offset_us) / 1e6
 
 
 def lines(recording: Path) -> Iterator[list[Any]]:

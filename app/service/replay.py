@@ -11,9 +11,10 @@ from app.core.commands import Command, Keep
 from app.core.loop import Job
 from app.model.seam import rfc3339
 from app.recording import fields, reader
-from app.recording.lines import UnreadableLineError, error_fields, error_of, event_of, plain, result_of
+from app.recording.lines import TIMED, UnreadableLineError, error_fields, error_of, event_of, plain, result_of
 from app.recording.name_table import NameTable
-from app.service.inputs import Core, Stamp
+from app.service.inputs import MICROSECONDS, Core, Stamp
+from app.service.past_state import PastState, past_state
 from app.service.recorded import answer_of
 from app.settings import Settings
 from app.telemetry import Metrics
@@ -56,6 +57,8 @@ class Replayed:
     differences: list[Difference] = field(default_factory=list)
     end: str = ""
     """Why the recording ends; empty when the process was killed, or the replay stopped before."""
+    state: PastState | None = None
+    """The state at the end of a replay that was to stop at a time."""
 
 
 class Replay:
@@ -93,33 +96,46 @@ class Replay:
 
     def run(self, until_s: float | None = None) -> Replayed:
         """Replay to the end, or to a wall time in seconds since the epoch; raise `UnreadableLineError`."""
-        for number, read in enumerate(reader.lines(self._recording)):
-            self._number = number
-            kind = str(read[0])
-            self.result.kinds[kind] += 1
-            if kind == "H":
-                continue
-            if kind == "E":
-                self.result.end = read[1]
-                break
-            if len(self.result.differences) >= MOST_DIFFERENCES or self._is_past(until_s):
-                break
-            if kind.islower():
-                self._compare(read)
-            else:
-                self._note_unrecorded()
-                self._apply(kind, read)
+        self._repeat(until_s)
         self._note_unrecorded()
         self.result.ended = rfc3339(self._stamp.wall_s)
-        self.result.lasted_s = (self._stamp.monotonic_us - self._begun.monotonic_us) / 1e6
+        self.result.lasted_s = (self._stamp.monotonic_us - self._begun.monotonic_us) / MICROSECONDS
+        if until_s is not None:
+            with self._core.reading(self._stamp):
+                self.result.state = past_state(self.components, at=self.result.ended)
         return self.result
 
     def close(self) -> None:
         """Stop the core."""
         self._core.stop(self._stamp)
 
-    def _is_past(self, until_s: float | None) -> bool:
-        return until_s is not None and self._stamp.wall_s >= until_s
+    def _repeat(self, until_s: float | None) -> None:
+        for number, read in enumerate(reader.lines(self._recording)):
+            self._number = number
+            kind = str(read[0])
+            if until_s is not None and self._is_later(read, until_s):
+                self._stop_at(until_s)
+                break
+            self.result.kinds[kind] += 1
+            if kind == "H":
+                continue
+            if kind == "E":
+                self.result.end = read[1]
+                break
+            if len(self.result.differences) >= MOST_DIFFERENCES:
+                break
+            if kind.islower():
+                self._compare(read)
+            else:
+                self._note_unrecorded()
+                self._apply(kind, read)
+
+    def _is_later(self, read: Line, until_s: float) -> bool:
+        return read[0] in TIMED and self._stamp.wall_s + read[1] / MICROSECONDS > until_s
+
+    def _stop_at(self, until_s: float) -> None:
+        monotonic_us = round(until_s * MICROSECONDS) - self._stamp.offset_us
+        self._stamp = Stamp(max(self._stamp.monotonic_us, monotonic_us), self._stamp.offset_us)
 
     # Comparing --------------------------------------------------------------------------------------------------------
 

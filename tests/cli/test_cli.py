@@ -47,7 +47,7 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     assert CliRunner().invoke(main, ["sail"]).exit_code == 2
 
 
-@pytest.mark.parametrize("command", sorted(set(SUMMARIES) - {"agent"}))  # which has settings of its own
+@pytest.mark.parametrize("command", sorted(set(SUMMARIES) - {"agent", "replay"}))  # with other settings, or none
 def test_a_wrong_setting_is_one_line_that_names_its_variable(command: str) -> None:
     result = CliRunner(env={"LEEBOARD_WEBHOOK_PORT": "70000"}).invoke(main, [command, *ARGUMENTS.get(command, ())])
 
