@@ -94,10 +94,13 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         The time never goes back: an earlier time counts as the last one.
         """
         due = self.due_at()
-        with self._running_at(now_s):
-            yield
-        if self._ready or self.due_at() < due:
-            self._wake()
+        try:
+            with self._running_at(now_s):
+                yield
+        finally:
+            # Also after an error: what became ready before it must not wait for the next input.
+            if self._ready or self.due_at() < due:
+                self._wake()
 
     def run_round(self, now_s: float) -> None:
         """Run what is ready or due at this time. What becomes ready meanwhile waits for the next round."""

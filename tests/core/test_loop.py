@@ -72,6 +72,18 @@ def test_a_cancelled_callback_does_not_run_and_its_time_is_not_due(owner: Owner)
     assert owner.rounds(5.0) == []
 
 
+def test_an_error_in_a_call_does_not_leave_its_work_waiting(owner: Owner) -> None:
+    def asked() -> None:
+        with owner.loop.entered(1.0):
+            owner.loop.call_soon(owner.said.append, "work")
+            raise ValueError("bad question")
+
+    with pytest.raises(ValueError, match="bad question"):
+        asked()
+
+    assert owner.woken == 1
+
+
 def test_time_is_that_of_the_round_and_never_goes_back(owner: Owner) -> None:
     owner.loop.run_round(7.0)
     owner.loop.run_round(6.0)
