@@ -29,6 +29,9 @@ Job = Callable[[], Any]
 StartJob = Callable[[Job, "asyncio.Future[Any]"], None]
 """Starts a job; its result is set on the future in a later round."""
 
+FEW_TIMERS = 128
+"""So many timers are not searched for cancelled ones."""
+
 log = structlog.get_logger()
 
 
@@ -48,8 +51,9 @@ class Callback(asyncio.TimerHandle):
         return f"<Callback {self.act!r}>"
 
     def cancel(self) -> None:
-        """Do not run."""
+        """Do not run, and let go of what would have run: a timer may be due only in an hour."""
         self.is_cancelled = True
+        self.act = _nothing
 
     def cancelled(self) -> bool:
         """Return whether it was cancelled."""
@@ -70,6 +74,8 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         self._now_s = now_s
         self._ready: deque[Callback] = deque()
         self._timers: list[tuple[float, int, Callback]] = []
+        self._most_timers = FEW_TIMERS
+        """With more timers, cancelled ones are removed. Most time-outs are cancelled long before they are due."""
         self._order = count()
         self._is_entered = False
         self._is_closed = False
@@ -132,6 +138,11 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         except BaseException as error:  # noqa: BLE001 # as in asyncio's own loops: a callback's error ends no loop
             self.call_exception_handler({"message": f"exception in {callback!r}", "exception": error})
 
+    def _remove_cancelled(self) -> None:
+        self._timers = [timer for timer in self._timers if not timer[2].is_cancelled]
+        heapq.heapify(self._timers)
+        self._most_timers = max(FEW_TIMERS, 2 * len(self._timers))
+
     # The side of asyncio ----------------------------------------------------------------------------------------------
 
     def time(self) -> float:
@@ -160,6 +171,8 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         """Run a callback in the first round at or after `when`; those due at one time run in the order of the calls."""
         handle = Callback(partial(callback, *args), context, when)
         heapq.heappush(self._timers, (when, next(self._order), handle))
+        if len(self._timers) > self._most_timers:
+            self._remove_cancelled()
         if not self._is_entered:
             self._wake()
         return handle
@@ -209,3 +222,7 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Log an error that no task receives."""
         log.error(context.get("message", "error in the core"), exc_info=context.get("exception"))
+
+
+def _nothing() -> None:
+    """Do what a cancelled callback does."""

@@ -2,10 +2,11 @@ import asyncio
 from collections.abc import Coroutine
 from math import inf
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
-from app.core.loop import DeterministicLoop, Job
+from app.core.loop import FEW_TIMERS, DeterministicLoop, Job
 
 
 class Owner:
@@ -70,6 +71,25 @@ def test_a_cancelled_callback_does_not_run_and_its_time_is_not_due(owner: Owner)
     assert timer.cancelled()
     assert owner.loop.due_at() == inf
     assert owner.rounds(5.0) == []
+
+
+def test_cancelled_timers_are_not_kept_until_they_would_be_due(owner: Owner) -> None:
+    class Waits:
+        def __call__(self) -> None:
+            raise AssertionError("it was cancelled")
+
+    kept: WeakSet[Waits] = WeakSet()
+    for number in range(10 * FEW_TIMERS):
+        act = Waits()
+        kept.add(act)
+        owner.loop.call_later(3600.0, act).cancel()
+        if number % 10 == 0:
+            owner.loop.call_later(2.0 + number, owner.said.append, number)
+    del act
+
+    assert not kept
+    assert len(owner.loop._timers) <= 3 * FEW_TIMERS  # nothing else shows what is kept
+    assert owner.rounds(1e6) == [*range(0, 10 * FEW_TIMERS, 10)]
 
 
 def test_an_error_in_a_call_does_not_leave_its_work_waiting(owner: Owner) -> None:
