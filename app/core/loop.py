@@ -7,9 +7,10 @@ between, and their order depends on its answers.
 
 import asyncio
 import heapq
+import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import Context, copy_context
@@ -110,7 +111,7 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
 
     def run_round(self, now_s: float) -> None:
         """Run what is ready or due at this time. What becomes ready meanwhile waits for the next round."""
-        with self._running_at(now_s):
+        with self._running_at(now_s), self._ending_generators():
             while self._timers and self._timers[0][0] <= self._now_s:
                 self._ready.append(heapq.heappop(self._timers)[2])
             for _ in range(len(self._ready)):
@@ -129,6 +130,20 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         finally:
             self._is_entered = False
             events._set_running_loop(outer)  # noqa: SLF001
+
+    @contextmanager
+    def _ending_generators(self) -> Iterator[None]:
+        """Let a watch that is left in the middle end in a round of this loop, and not on the loop outside."""
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._end)
+        try:
+            yield
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _end(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not self._is_closed:
+            self.call_soon(self.create_task, generator.aclose())
 
     def _run(self, callback: Callback) -> None:
         try:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from math import inf
 from typing import Any
 from weakref import WeakSet
@@ -145,6 +145,28 @@ def test_the_loop_outside_is_the_running_one_again_after_a_round(owner: Owner) -
     asyncio.run(main())
 
     assert owner.said == [True, True]
+
+
+def test_a_generator_that_is_left_in_the_middle_ends_in_a_round(owner: Owner) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            owner.said.append(f"ended on this loop: {asyncio.get_running_loop() is owner.loop}")
+
+    async def main() -> None:
+        async for _ in numbers():
+            return
+
+    async def outside() -> None:
+        owner.starts(main())
+        assert owner.rounds(0.0) == []
+        await asyncio.sleep(0)
+        assert owner.said == []
+        assert owner.rounds(0.0, 0.0) == ["ended on this loop: True"]
+
+    asyncio.run(outside())
 
 
 def test_a_job_of_a_thread_is_the_owners(owner: Owner) -> None:
