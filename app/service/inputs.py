@@ -250,5 +250,9 @@ class Core:
             task.cancel()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._shell.note_failure(error)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self._shell.note_failure(error)
+        # The others would decide on what it left behind until the last request is answered.
+        for part in self._parts:
+            part.cancel()

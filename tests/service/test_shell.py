@@ -113,6 +113,22 @@ async def test_a_component_that_fails_ends_the_service_with_its_error() -> None:
     assert found.group_contains(RestoredError)
 
 
+async def test_no_component_goes_on_after_another_has_failed() -> None:
+    class ReadLeases(BrokenWatch):
+        read = 0
+
+        async def read_lease(self, namespace: str, name: str) -> None:
+            del namespace, name
+            ReadLeases.read += 1
+
+    async with serving(seen=ReadLeases, scheduler_lease="kube-system/kube-scheduler") as service:  # type: ignore[arg-type]
+        await asyncio.wait({service.running})
+        read = ReadLeases.read
+        await asyncio.sleep(5.0)
+
+        assert ReadLeases.read == read
+
+
 @pytest.mark.parametrize(
     ("lease", "paused_s", "sent"),
     [
