@@ -113,7 +113,8 @@ class Shell:
 
     def _ring(self) -> None:
         self._timer, self._timer_at = None, inf
-        self.wake()
+        # At once: after a pause, a time-out must withdraw a write before the write notes that it has a connection now.
+        self._turn()
 
     # Questions --------------------------------------------------------------------------------------------------------
 

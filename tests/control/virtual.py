@@ -38,6 +38,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._patience.now_s
 
+    def pause(self, seconds: float) -> None:
+        """Let time pass as if the process had been stopped."""
+        self._patience.now_s += seconds
+
     def turns(self) -> int:
         return self._patience.turns
 

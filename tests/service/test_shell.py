@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 import pytest
@@ -10,7 +11,7 @@ from app.model.question import BindQuestion, Fits, Refused
 from app.model.seam import Depth, Lost, PodRef, RawObject, Resource, RestoredError, WatchEvent
 from app.service.shell import AHEAD, SEND_WITHIN_S
 from app.simulation.cluster import SimulatedCluster
-from tests.control.virtual import threads_take
+from tests.control.virtual import VirtualTimeLoop, threads_take
 from tests.control.wired import ref
 from tests.service.recorded import serving
 
@@ -155,6 +156,36 @@ async def test_a_write_is_not_sent_after_a_pause_in_which_another_replica_may_ha
         await asyncio.sleep(0.0)
 
         assert slow[0].sent == sent
+
+
+async def test_a_write_that_has_a_connection_only_after_a_pause_is_withdrawn_when_its_time_is_over() -> None:
+    loop, slow = asyncio.get_running_loop(), list[SlowBinds]()
+    assert isinstance(loop, VirtualTimeLoop)
+
+    class Connecting(SlowBinds):
+        async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+            await self.may_bind.wait()
+            await super().bind(pod, node, annotations)
+
+    def seen(cluster: SimulatedCluster) -> SlowBinds:
+        slow.append(Connecting(cluster))
+        return slow[0]
+
+    async with serving(seen=seen) as service:  # type: ignore[arg-type]
+
+        async def write() -> None:
+            pod = PodRef(namespace="q", name="p", uid=PodUid("u"))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await service.shell._core.cluster.bind(pod, NodeName("n"), {})
+
+        writing = asyncio.create_task(service.shell.seen(write))
+        await asyncio.sleep(1.0)
+        loop.pause(10.0)
+        loop.call_soon(slow[0].may_bind.set)
+        await writing
+
+        assert slow[0].sent == []
 
 
 async def test_a_stream_is_read_on_only_as_fast_as_the_core_takes_its_events() -> None:
