@@ -18,7 +18,7 @@ from app.core.commands import READS, Command, Keep
 from app.core.loop import Job
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
 from app.model.question import BindQuestion, Check, FilterAnswer, PodQuestion, Scores
-from app.model.seam import Cluster, RawObject, UnavailableError
+from app.model.seam import Cluster, OutcomeUnknownError, RawObject, UnavailableError
 from app.recording.writer import RecordingWriter, begun
 from app.service.components import Clocks
 from app.service.inputs import MICROSECONDS, Core, Stamp
@@ -38,6 +38,8 @@ SEND_WITHIN_S = 0.5
 """How long after its decision a write may be sent; less than the margin of the lease (`leadership.MARGIN_S`)."""
 
 NOT_SENT = "not sent: the process was paused, and another replica may decide now"
+
+CANCELLED = "the call was cancelled before the API server replied"
 
 AHEAD = 64
 """How many events of one watch may wait for the core; then its stream is not read on."""
@@ -215,6 +217,11 @@ class Shell:
             if self._clocks.monotonic() > until:
                 raise UnavailableError(NOT_SENT)  # noqa: TRY301 # it goes the way of the cluster's own errors
             result = await self._begun(number, command)
+        except asyncio.CancelledError:
+            if number not in self._running or self._is_closed:
+                raise
+            # Nobody withdrew it: a library has cancelled itself, and the core must not wait for ever.
+            self._core.fail(number, OutcomeUnknownError(CANCELLED))
         except Exception as error:  # noqa: BLE001 # the core gets every error
             self._core.fail(number, error)
         else:

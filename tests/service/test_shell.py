@@ -8,7 +8,17 @@ import pytest
 from app.core.commands import Command
 from app.model.names import NodeName, PodUid
 from app.model.question import BindQuestion, Fits, Refused
-from app.model.seam import Depth, Lost, PodRef, RawObject, Resource, RestoredError, WatchEvent
+from app.model.seam import (
+    Depth,
+    KubeError,
+    Lost,
+    OutcomeUnknownError,
+    PodRef,
+    RawObject,
+    Resource,
+    RestoredError,
+    WatchEvent,
+)
 from app.service.shell import AHEAD, SEND_WITHIN_S
 from app.simulation.cluster import SimulatedCluster
 from tests.control.virtual import VirtualTimeLoop, threads_take
@@ -156,6 +166,29 @@ async def test_a_write_is_not_sent_after_a_pause_in_which_another_replica_may_ha
         await asyncio.sleep(0.0)
 
         assert slow[0].sent == sent
+
+
+async def test_a_call_that_is_cancelled_by_the_cluster_itself_has_an_unknown_outcome() -> None:
+    class Cancelled(SlowBinds):
+        async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+            del pod, node, annotations
+            raise asyncio.CancelledError
+
+    async with serving(seen=Cancelled) as service:  # type: ignore[arg-type]
+        raised = list[KubeError]()
+
+        async def write() -> None:
+            try:
+                await service.shell._core.cluster.bind(
+                    PodRef(namespace="q", name="p", uid=PodUid("u")), NodeName(""), {}
+                )
+            except KubeError as error:
+                raised.append(error)
+
+        async with asyncio.timeout(1.0):
+            await service.shell.seen(write)
+
+        assert [type(error) for error in raised] == [OutcomeUnknownError]
 
 
 async def test_a_write_that_has_a_connection_only_after_a_pause_is_withdrawn_when_its_time_is_over() -> None:
