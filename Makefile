@@ -29,7 +29,7 @@ VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed crds policies admission_
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster bench-philly manifests image lock clean
+.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster bench-philly simulate manifests image lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ test: check ## check, then run every test in two processes, each with a control 
 
 unit: $(INSTALLED) ## the tests of rules, in two processes; those marked `slow` are left to `make test`
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --durations=10 -m "not slow" $(FAST_TESTS) $(PYTEST_ARGS)
+
+simulate: SEEDS = 1000
+simulate: $(INSTALLED) ## run the components in a simulated cluster under seeded faults (SEEDS=1000 FIRST=0, or one: SEED=n)
+	$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED) --shrink,--seeds $(SEEDS) --first $(or $(FIRST),0) --workers $(WORKERS) --go-on)
 
 test-versions: $(INSTALLED) ## the tests of admission, gangs, actions and GPU sharing on other versions of Kubernetes
 	for version in $(OTHER_VERSIONS); do \

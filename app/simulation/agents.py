@@ -84,7 +84,7 @@ class Agents:
                 "product": machine.product,
                 "numaNode": index // 4,
                 "memoryMiB": {"total": machine.memory_mib, "used": sum(used.values()), "foreign": 0},
-                "health": "Healthy",
+                "health": "Unhealthy" if uuid in machine.broken else "Healthy",
                 "links": links[uuid],
                 "pods": [{"namespace": holder.namespace, "name": holder.name}] if holder else [],
                 "processes": [{"podUid": uid, "memoryMiB": mib} for uid, mib in used.items()],

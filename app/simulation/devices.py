@@ -37,11 +37,13 @@ class SimulatedMachine:
         self.holders: dict[str, PodRef] = {}
         """By device, the pod that got it from the kubelet: a pod with whole devices, or a reservation pod."""
         self.uses: dict[PodUid, Use] = {}
+        self.broken: set[str] = set()
+        """Devices that are not healthy. The device plugin gives them to no pod; tests break and mend them."""
 
     @property
     def free(self) -> list[str]:
-        """Return the free devices, in the driver's order."""
-        return [uuid for uuid in self.uuids if uuid not in self.holders]
+        """Return the free healthy devices, in the driver's order."""
+        return [uuid for uuid in self.uuids if uuid not in self.holders and uuid not in self.broken]
 
     def of(self, pod: PodRef) -> tuple[str, ...]:
         """Return the devices of a pod."""
@@ -72,8 +74,8 @@ class SimulatedDevices:
         """Allocate the whole devices that a pod requests; return why it cannot start, in the kubelet's words."""
         asked = requests(pod)[GPU] // MILLI
         machine = self._machine(pod)
-        if not asked or machine is None:
-            return ""
+        if not asked or machine is None or machine.of(_ref(pod)):
+            return ""  # A kubelet that restarts knows from its checkpoint which devices a pod has.
         free = machine.free
         if len(free) < asked:
             lack = f"requested number of devices unavailable for {GPU}. Requested: {asked}, Available: {len(free)}"
@@ -103,8 +105,24 @@ class SimulatedDevices:
         machine.uses.pop(ref.uid, None)
         self._changed.add(machine.name)
 
+    def keep_only(self, pods: Iterable[RawObject]) -> None:
+        """Release the devices of all other pods: a kubelet that restarts finds out which pods are gone."""
+        alive = {pod["metadata"]["uid"] for pod in pods}
+        for machine in self._machines.values():
+            gone = [ref for ref in machine.holders.values() if ref.uid not in alive]
+            machine.holders = {uuid: ref for uuid, ref in machine.holders.items() if ref.uid in alive}
+            machine.uses = {uid: use for uid, use in machine.uses.items() if uid in alive}
+            if gone:
+                self._changed.add(machine.name)
+
+    def note_changed(self, name: str) -> None:
+        """Have the agent of a node look at it soon."""
+        self._changed.add(name)
+
     def _machine(self, pod: RawObject) -> SimulatedMachine | None:
-        return next((one for one in self.machines() if one.name == pod["spec"].get("nodeName")), None)
+        self.machines()
+        found = self._machines.get(pod["spec"].get("nodeName", ""))
+        return found if found is not None and found.uuids else None
 
 
 def _shares(annotations: RawObject) -> bool:

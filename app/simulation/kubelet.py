@@ -34,6 +34,7 @@ class SimulatedKubelet:
             async for event in self._cluster.watch_whole(Resource.PODS):
                 match event:
                     case Listed(objects):
+                        self._devices.keep_only(objects)
                         self._start(objects, lives)
                     case Changed(pod):
                         self._start([pod], lives)
@@ -76,12 +77,15 @@ class SimulatedKubelet:
 
     async def _run_to_the_end(self, ref: Ref, pod: RawObject) -> None:
         runtime_s = pod["metadata"].get("annotations", {}).get(RUNTIME_ANNOTATION)
-        await self._clock.sleep(START_S)
-        started = rfc3339(self._clock.now())
-        self._cluster.patch(ref, {"status": {"phase": "Running", "startTime": started}})
+        if pod["status"].get("phase") != "Running":  # It runs already when the kubelet restarts.
+            await self._clock.sleep(START_S)
+            started = rfc3339(self._clock.now())
+            self._cluster.patch(ref, {"status": {"phase": "Running", "startTime": started}})
         self._devices.start(pod)
-        if runtime_s is None:
-            return
-        await self._clock.sleep(float(runtime_s))
+        if runtime_s is not None:
+            await self._clock.sleep(float(runtime_s))
+            await self._finish(ref)
+
+    async def _finish(self, ref: Ref) -> None:
         self._cluster.patch(ref, {"status": {"phase": "Succeeded"}})
         self._cluster.delete(ref)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from app.model.seam import ConflictError, Depth, Lost, NotFoundError, RawObject, Resource, WatchEvent, rfc3339
-from app.simulation.store import Store, key_of, merged
+from app.simulation.store import Store, Tell, key_of, merged
 
 T = TypeVar("T")
 
@@ -101,6 +101,14 @@ class SimulatedObjects:
     def objects(self, resource: Place) -> list[RawObject]:
         """Return all objects of a kind, including finished pods."""
         return self._at(resource).objects()
+
+    def listen(self, resource: Place, tell: Tell) -> Callable[[], None]:
+        """Tell of every watched change of a kind at the time of its write; return what ends this."""
+        return self._at(resource).follow(tell)
+
+    def watched(self, resource: Place) -> list[RawObject]:
+        """Return the objects of a kind that a watch shows."""
+        return self._at(resource).watched()
 
     def create(self, resource: Place, item: RawObject) -> RawObject:
         """Create an object and return it as stored; raise `ConflictError` when the name exists."""

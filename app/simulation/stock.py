@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 
+from app.model import marks
 from app.model.seam import RawObject
 
 Amounts = Counter[str]
@@ -14,6 +15,8 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 SUFFIXES = {"m": 1, "Ki": 1000 << 10, "Mi": 1000 << 20, "Gi": 1000 << 30, "": 1000}
 POD_SLOT = {"pods": 1000}
+MARKERS = frozenset({marks.ASK_MARKER, marks.BIND_MARKER})
+"""Resources that kube-scheduler's configuration ignores (`ignoredByScheduler`): no node has them."""
 
 
 @cache
@@ -28,7 +31,7 @@ def requests(pod: RawObject) -> Amounts:
     total = Counter(POD_SLOT)
     for container in pod["spec"]["containers"]:
         asked = container.get("resources", {}).get("requests", {})
-        total.update({name: milli(str(quantity)) for name, quantity in asked.items()})
+        total.update({name: milli(str(quantity)) for name, quantity in asked.items() if name not in MARKERS})
     return total
 
 

@@ -10,6 +10,9 @@ T = TypeVar("T")
 
 News = Changed[RawObject] | Deleted[RawObject]
 
+Tell = Callable[[News], None]
+"""Receives each change at the time of its write. It must not raise."""
+
 Key = tuple[str, str]
 """Namespace and name. The namespace of a cluster-wide object is empty."""
 
@@ -43,7 +46,7 @@ class Store:
     def __init__(self, watched: Callable[[RawObject], bool]) -> None:
         # Only `put` and `remove` change these. An object is replaced, never edited, so readers may keep their copy.
         self._objects: dict[Key, RawObject] = {}
-        self._watchers: set[asyncio.Queue[News]] = set()
+        self._watchers: list[Tell] = []
         self._watched = watched
 
     def __contains__(self, key: Key) -> bool:
@@ -77,12 +80,21 @@ class Store:
         if self._watched(before):
             self._tell(Deleted(before))
 
+    def follow(self, tell: Tell) -> Callable[[], None]:
+        """Tell of every change from now on, in the order of the writes; return what ends this."""
+        self._watchers.append(tell)
+        return lambda: self._watchers.remove(tell)
+
+    def watched(self) -> list[RawObject]:
+        """Return the objects that a watch shows."""
+        return [item for item in self._objects.values() if self._watched(item)]
+
     async def watch(self, keep: Callable[[RawObject], T]) -> AsyncIterator[WatchEvent[T]]:
         """List, then follow without end. There is no await between the two, so no change is lost."""
         mail: asyncio.Queue[News] = asyncio.Queue()
-        self._watchers.add(mail)
+        end = self.follow(mail.put_nowait)
         try:
-            yield Listed([keep(item) for item in self._objects.values() if self._watched(item)])
+            yield Listed([keep(item) for item in self.watched()])
             while True:
                 match await _next(mail):
                     case Changed(item):
@@ -92,11 +104,11 @@ class Store:
                     case Progress() as nothing:
                         yield nothing
         finally:
-            self._watchers.discard(mail)
+            end()
 
     def _tell(self, event: News) -> None:
-        for mail in self._watchers:
-            mail.put_nowait(event)
+        for tell in list(self._watchers):
+            tell(event)
 
 
 async def _next(mail: asyncio.Queue[News]) -> News | Progress:
