@@ -194,7 +194,7 @@ def _faults(chance: Random, shape: Shape) -> Iterator[Operation]:
         kinds += ["no_renewal", "release_lease", "crash"]
     for _ in range(chance.randint(3, 25)):
         do, args = FAULTS[chance.choice(kinds)](chance, shape)
-        if do == "release_lease" and shape.replicas == 1:
+        if (do == "release_lease" and shape.replicas == 1) or (do == "reborn" and shape.replicas > 1):
             continue
         yield Operation(at=round(chance.uniform(1, shape.busy_s), 3), do=do, args=args)
 
@@ -252,6 +252,10 @@ def _call_fault(do: str) -> Fault:
         return do, args
 
     return fault
+
+
+def _reborn(chance: Random, shape: Shape) -> tuple[str, dict[str, Any]]:
+    return "reborn", {"host": chance.choice(shape.hosts), "verb": "bind", "count": chance.randint(1, 3)}
 
 
 def _crash(chance: Random, shape: Shape) -> tuple[str, dict[str, Any]]:
@@ -314,6 +318,7 @@ FAULTS: dict[str, Fault] = {
     **{do: _node_fault(do) for do in ("node_gone", "node_down", "cordon", "gpu_broken")},
     **{do: _lease_fault(do) for do in ("no_renewal", "release_lease")},
     "crash": _crash,
+    "reborn": _reborn,
     "clock": _clock,
     "slow_plan": _slow_plan,
     "outage": _outage,

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from app.model.decision import Eviction
@@ -32,7 +33,13 @@ and its pods end after their grace period.
 """
 BENEFITS_WITHIN_S = 150.0
 RESERVED_S = 330.0
-REST_S = 60.0
+REST_S, STARTS_S = 60.0, 30.0
+"""How long a quiet cluster has written nothing at the end, and how long a start explains writes: room that is kept for
+a PodGroup that has waited for long is given away after a time, so even a quiet cluster may start a pod.
+"""
+MOST_ROUNDS = 4
+"""How often victims may leave for one group before it starts."""
+ROUND_S = 5.0
 LEASE_OVERLAP_S = 2.0
 DECIDING = {"bind", "evict", "delete_pod", "nominate", "release"}
 STEADY = {"status of queues"}
@@ -175,15 +182,30 @@ class Judge:
         waiting = {pod["metadata"]["uid"] for pod in self._truth.members(group) if not pod["spec"].get("nodeName")}
         one = Sacrifice(self._world.now, f"{namespace}/{name}", order.node, order.action.value, group, waiting)
         self._sacrifices.append(one)
+        self._judge_rounds(one)
+
+    def _judge_rounds(self, last: Sacrifice) -> None:
+        """Victims do not leave again and again for a group that does not start."""
+        since = max(self._bound_at.get(last.beneficiary or ("", ""), -1.0), self._world.disturbed_at)
+        mine = [one for one in self._sacrifices if one.beneficiary == last.beneficiary and one.at > since]
+        rounds = 1 + sum(after.at > before.at + ROUND_S for before, after in pairwise(mine))
+        if rounds > MOST_ROUNDS and last.alive & mine[0].alive:
+            victims = ", ".join(f"{one.victim} at {one.at:.0f} s" for one in mine)
+            self.say(
+                "in vain", f"{rounds} rounds of victims left for {last.beneficiary}, which did not start: {victims}"
+            )
 
     def before_bind(self, process: Process | None, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> None:
         """Judge a binding that the API server is about to carry out."""
         current = self._world.api.pod(pod.namespace, pod.name)
         if current is None:
             return
-        self._judge_identity(process, pod, node, current)
-        if current["metadata"]["uid"] != pod.uid or current["spec"].get("nodeName") or leaves(current):
+        bound = current["spec"].get("nodeName")
+        if current["metadata"]["uid"] == pod.uid and bound and bound != node:
+            self.say("bound twice", f"{pod.name} runs on {bound} and is bound to {node}")
+        if current["metadata"]["uid"] != pod.uid or bound or leaves(current):
             return  # The API server refuses it.
+        self._judge_identity(process, pod, node, current)
         self._judge_node(current, node)
         self._judge_devices(current, node, marks)
         if is_of_job(current):
@@ -192,10 +214,13 @@ class Judge:
             self._bound_at[group_of(current)] = self._world.now
         self._used_at[node] = self._world.now
 
+    def after_bind(self, pod: PodRef, node: NodeName) -> None:
+        """A binding binds the pod that it was decided for, and no later pod of its name."""
+        current = self._world.api.pod(pod.namespace, pod.name)
+        if current is None or current["metadata"]["uid"] != pod.uid or current["spec"].get("nodeName") != node:
+            self.say("identity", f"the binding of {pod.name} {pod.uid} to {node} has bound {current}")
+
     def _judge_identity(self, process: Process | None, pod: PodRef, node: str, current: RawObject) -> None:
-        bound = current["spec"].get("nodeName")
-        if current["metadata"]["uid"] == pod.uid and bound and bound != node:
-            self.say("bound twice", f"{pod.name} runs on {bound} and is bound to {node}")
         if process is None or process.name != "leeboard":
             asked = self._answered.get(pod.uid) if is_of_job(current) else node
         else:
@@ -347,7 +372,8 @@ class Judge:
     def check_end(self) -> None:
         """Judge the quiet end: it is at rest, every pod has a place or a true reason, and nothing is left behind."""
         last_at, last = self._last_write
-        if last_at > self._world.script.end_at - REST_S:
+        started_at = max(self._used_at.values(), default=-1e9)
+        if last_at > self._world.script.end_at - REST_S and started_at < last_at - STARTS_S:
             self.say("no rest", f"the last write was at {last_at:.1f} s: {last}")
         active = self._world.active()
         if active is None:

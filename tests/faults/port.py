@@ -32,11 +32,12 @@ from app.model.seam import (
     WatchEvent,
 )
 from app.simulation.store import PROGRESS_EVERY_S, News
-from tests.faults.api import ApiServer
+from tests.faults.api import ApiServer, ref_of
 from tests.faults.processes import Process, WorldLoop
 from tests.faults.trouble import ERRORS, Fault, Troubles
 
 T = TypeVar("T")
+REBORN_AFTER_S = 1.3
 WAYS_S = (0.001, 0.02)
 """How long a request, an answer or an event is on its way without a fault."""
 
@@ -47,6 +48,8 @@ class Witness(Protocol):
     def sent(self, process: Process, verb: str, target: str) -> None: ...
 
     def before_bind(self, process: Process | None, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> None: ...
+
+    def after_bind(self, pod: PodRef, node: NodeName) -> None: ...
 
     def done(self, process: Process | None, verb: str, target: str, outcome: str) -> None: ...
 
@@ -215,9 +218,16 @@ class Port:
         await self._ask(verb, target, act, is_write=True)
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+        about = {"host": self._process.host, "verb": "bind"}
+        if self._troubles.take("reborn", self._loop.time(), **about) and await self._api.read_pod(pod):
+            # Its user deletes the pod just now, and the binding is so slow that the next pod of this name finds it.
+            self._api._have_it_leave(ref_of(pod))
+            await asyncio.sleep(REBORN_AFTER_S)
+
         async def act() -> None:
             self._witness.before_bind(self._process, pod, node, annotations)
             await self._api.bind(pod, node, annotations)
+            self._witness.after_bind(pod, node)
 
         await self._write("bind", f"{told(pod)} to {node}", act)
 

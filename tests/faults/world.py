@@ -43,6 +43,7 @@ LASTING = {
     "call_lost",
     "answer_lost",
     "slow_plan",
+    "reborn",
 }
 """Faults that are in force for a while; all others happen at once."""
 GONE_AFTER_S = 20.0
