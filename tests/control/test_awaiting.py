@@ -3,14 +3,20 @@
 from app.cluster.ledger.reservations import ReservationState
 from app.control.cycle.preemptions import RECONSIDERED_AFTER_S, WASTED_S
 from app.control.writers.evictor import WRITERS
+from app.model.decision import Placement, Start
+from app.model.names import NodeName
+from app.model.pod import Sharing
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
 from app.simulation import manifests
 from app.simulation.cluster import Ref
 from app.simulation.manifests import Quota
-from tests.control.wired import World, living, passes
+from tests import given
+from tests.cluster.sharing_given import MIB, device, report
+from tests.control.wired import FickleCluster, World, living, passes
 
 URGENT = "build-preemptible"
+HALF = Sharing(portion_ppm=500_000)
 
 
 def cordon(world: World, node: str) -> None:
@@ -165,3 +171,28 @@ async def test_a_pod_that_waits_for_a_victim_that_stays_after_all_is_planned_aga
         await passes(2)
 
         assert (state(world, waits), world.reason(waits)) == (None, Reason.NO_NODE_FITS)
+
+
+async def test_a_gpu_that_is_being_prepared_for_a_pod_is_not_given_to_another_pod_that_waits() -> None:
+    world, node = World(FickleCluster()), NodeName("a")
+    leaving, share = given.pod("leaving", node=node, deleting=True), given.pod("share", gpus=0, sharing=HALF)
+    whole = given.pod("whole")
+    world.cache.apply_queue(given.queue("q"))
+    world.cache.apply_node(given.node("a", gpus=2, device_memory_mib=MIB))
+    world.cache.apply_gpu_node(report(device("u0", leaving), device("u1")), heard_at=0.0)
+    for pod in (leaving, share, whole):
+        world.cache.apply_pod(pod)
+    for pod, devices in ((share, ("shared",)), (whole, ())):
+        place = Placement(pod.uid, node, devices)
+        world.preemptions.hold([Start(group=pod.group, placements=(place,))], ())
+        world.preemptions.note_changes(world.cache.drain_changes())
+
+    world.preemptions.review()
+    before = {held.pod: held.state for held in world.cache.reservations}
+    world.cache.delete_pod(leaving.uid)
+    world.preemptions.note_changes(world.cache.drain_changes())
+    world.preemptions.review()
+    after = {held.pod: held.state for held in world.cache.reservations}
+
+    assert before == {share.uid: ReservationState.AWAITING, whole.uid: ReservationState.AWAITING}
+    assert after == {share.uid: ReservationState.AWAITING, whole.uid: ReservationState.PROMISED}

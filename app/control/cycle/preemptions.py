@@ -276,7 +276,7 @@ class PendingPreemptions:
     def _fulfil(self, waiting: Collection[Reservation]) -> bool:
         """Turn all of these into reservations that kube-scheduler may use, or none; return whether this was done."""
         uids = tuple(one.pod for one in waiting)
-        if not self._cache.room.suffices(uids) or not self._are_open(waiting):
+        if not self._cache.room.suffices((*uids, *self._prepared_beside(waiting))) or not self._are_open(waiting):
             return False
         # The nodes may have had room all along: the victims may be evicted only to stay within the queue's limit.
         if not self._limits.admit(uids):
@@ -290,6 +290,14 @@ class PendingPreemptions:
             self._cache.reservations.extend(one.pod, self._clock() + self._settings.promise_ttl_s)
             self._waker.nominate(one.pod)
         return True
+
+    def _prepared_beside(self, waiting: Collection[Reservation]) -> Iterator[PodUid]:
+        """Yield the pods that GPUs are being prepared for on these nodes: reservation pods will take these GPUs."""
+        nodes, mine = {one.node for one in waiting}, {one.pod for one in waiting}
+        for uid in dict.fromkeys(uid for uids in self._preparing for uid in uids):
+            held = self._cache.reservations.get(uid)
+            if held is not None and held.state is ReservationState.AWAITING and held.node in nodes and uid not in mine:
+                yield uid
 
     def _held(self, wait: Wait) -> list[Reservation]:
         held = (self._cache.reservations.get(uid) for uid in wait.pods)
