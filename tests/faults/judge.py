@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from app.model.decision import Eviction
 from app.model.marks import DEVICES_ANNOTATION, MEMORY_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
-from app.model.reason import Reason
+from app.model.reason import Reason, Refusal
 from app.model.seam import PodRef, RawObject, Resource
 from app.simulation.kubelet import REFUSED
 from app.simulation.stock import GPU, requests
@@ -93,6 +93,7 @@ class Judge:
         self._last_write: tuple[float, str] = (0.0, "")
         self._blind_until = SETTLED_S
         self._lost_until = 0.0
+        self._waited: dict[Group, Refusal | None] = {}
         self._counted: dict[Process, int] = {}
         """The version of each cache that was counted last."""
 
@@ -383,6 +384,21 @@ class Judge:
         self._judge_left_behind(active)
         self._judge_waiting(active)
 
+    def note_fresh_start(self) -> None:
+        """Remember why each pod waits."""
+        active = self._world.active()
+        refusals = active.planning.refusals if active else {}
+        stalled = active.planning.attempts.stalled() if active else {}
+        groups = {group_of(pod) for pod in self._truth.pending()}
+        found = {group: refusals.get(GroupKey(*group)) or stalled.get(GroupKey(*group)) for group in groups}
+        self._waited = {group: refusal for group, refusal in found.items() if not is_backing_off(refusal)}
+
+    def check_fresh_start(self) -> None:
+        """Judge a Leeboard that has just started in a quiet cluster: it starts nothing that waited."""
+        for group, refusal in sorted(self._waited.items()):
+            if self._bound_at.get(group, -1.0) > self._world.script.end_at:
+                self.say("stuck", f"{group} starts when Leeboard is started again; before, it waited: {refusal}")
+
     def _judge_view(self, components: Any) -> None:
         """The cache shows what is stored."""
         stored = {pod["metadata"]["uid"]: pod["spec"].get("nodeName") for pod in self._truth.pods()}
@@ -416,3 +432,7 @@ class Judge:
                 self.say("lost", f"{name} of {group} waits at the end without a reason ({refusal})")
             elif servable(self._world.api, self._truth, group, pods, waiting):
                 self.say("not served", f"{name} of {group} could start, and waits: {refusal}")
+
+
+def is_backing_off(refusal: Refusal | None) -> bool:
+    return refusal is not None and refusal.reason is Reason.BACKING_OFF

@@ -51,9 +51,13 @@ class Planted:
 
 
 def found_by(planted: Planted, seeds: range) -> Outcome | None:
-    """Return the first run that notices the fault."""
-    with planted.in_code():
-        return next((one for one in map(_run, seeds) if one.violations), None)
+    """Return the first run that notices the fault, and that is clean without it."""
+    for seed in seeds:
+        with planted.in_code():
+            outcome = _run(seed)
+        if outcome.violations and not _run(seed).violations:
+            return outcome
+    return None
 
 
 def _run(seed: int) -> Outcome:
@@ -109,16 +113,6 @@ async def _stand_nowhere(self: GangBarrier, key: Any, uid: Any, node: Any, *, wi
     return ""
 
 
-def _free_at_last(self: PendingPreemptions, wait: Any) -> bool:
-    """Drop the held room just when it is free."""
-    held = self._held(wait)
-    if len(held) == len(wait.pods) and not self._cache.room.suffices([one.pod for one in held]):
-        return False
-    for one in held:
-        self._cache.promises.drop(one.pod)
-    return True
-
-
 async def _surely_undone(self: BindOutcomes, pod: Any, node: Any) -> str | None:
     del self, pod, node
     return "the API server did not answer"
@@ -141,7 +135,7 @@ FAULTS: tuple[Planted, ...] = (
     ),
     Planted("non-preemptible pods exceed the quota", ((QueueLedger, "over_quota", _always(None)),)),
     Planted("a gang binds without its barrier", ((GangBarrier, "stand", _stand_nowhere),)),
-    Planted("the beneficiary of an eviction is forgotten", ((PendingPreemptions, "_is_over", _free_at_last),)),
+    Planted("the beneficiary of an eviction never starts", ((PendingPreemptions, "_fulfil", _always(value=False)),)),
     Planted("unhealthy GPUs are used", ((judgement, "_obstacle", _always("")),)),
     Planted("stale gangs stay", ((Staleness, "age", _always(())),)),
     Planted("an unknown outcome counts as a refusal", ((BindOutcomes, "find_out", _surely_undone),)),

@@ -46,6 +46,8 @@ LASTING = {
     "reborn",
 }
 """Faults that are in force for a while; all others happen at once."""
+AFRESH_S = 40.0
+"""How long a new Leeboard is watched in a quiet cluster."""
 GONE_AFTER_S = 20.0
 """When the pods of a node that is gone are deleted (the pod garbage collector)."""
 
@@ -148,9 +150,18 @@ class World:
                 self.loop.call_at(one.at, self._do, one)
             self.loop.call_at(self.script.quiet_at, self._be_quiet)
             self.loop.call_at(0.0, self._start)
+        self._rounds(self.script.end_at)
+        if not self.judge.violations:
+            self.judge.recount()
+            self.judge.check_end()
+        if not self.judge.violations and self.script.settings.get("ageing_s") is None:
+            self._start_afresh()
+
+    def _rounds(self, until: float) -> None:
+        """Run until a time, or up to the first violation."""
         at_once, recounted = 0, 0
-        while self.now < self.script.end_at and not self.judge.violations:
-            now = self.now if self.loop.is_ready else min(self.loop.due_at(), self.script.end_at)
+        while self.now < until and not self.judge.violations:
+            now = self.now if self.loop.is_ready else min(self.loop.due_at(), until)
             at_once = at_once + 1 if now <= self.now else 0
             if at_once > MOST_ROUNDS_AT_ONCE:
                 self.judge.say("livelock", f"{at_once} rounds without any time between them")
@@ -160,9 +171,20 @@ class World:
                 recounted = self.rounds
                 self.judge.recount()
             self.judge.check_errors(self.loop.errors)
+
+    def _start_afresh(self) -> None:
+        """Start Leeboard again in the quiet cluster. What starts then, should have started before.
+
+        What a process remembers of nodes that it has kept is lost, so this holds only where no nodes are kept.
+        """
+        self.judge.note_fresh_start()
+        with self.loop.entered(self.now):
+            for host in self.hosts:
+                host.kill_leeboard()
+                host.start_leeboard()
+        self._rounds(self.script.end_at + AFRESH_S)
         if not self.judge.violations:
-            self.judge.recount()
-            self.judge.check_end()
+            self.judge.check_fresh_start()
 
     def _start(self) -> None:
         self._start_actor("owners")
