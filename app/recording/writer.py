@@ -4,12 +4,15 @@ A recording never delays the service. If the disk is too slow, full, or gone, th
 why; the service continues.
 """
 
+import os
+import re
 import threading
 import zlib
 from collections import deque
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from shutil import rmtree
+from typing import BinaryIO
 
 import structlog
 
@@ -23,6 +26,9 @@ SEGMENT_BYTES = 16 << 20
 WAITING_BYTES = 64 << 20
 """How much may wait for the disk."""
 
+FOLDER = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
+FILE = re.compile(r"\d{6,}\.jsonl\.gz")
+
 WRITE_EVERY_S = 0.25
 LEVEL = 1
 GZIP = 31
@@ -34,7 +40,7 @@ class RecordingWriter:
 
     def __init__(self, folder: Path, *, most_bytes: int) -> None:
         """Create the folder; raise OSError. The recording ends when its files have `most_bytes`."""
-        folder.mkdir(parents=True)
+        folder.mkdir(mode=0o700, parents=True)
         self._folder = folder
         self._most_bytes = most_bytes
         self._lines: deque[bytes] = deque()
@@ -88,7 +94,7 @@ class RecordingWriter:
         number, total = 0, 0
         while total < self._most_bytes and not (self._is_closed and not self._lines):
             number += 1
-            with (self._folder / f"{number:06}.jsonl.gz").open("xb") as file:
+            with self._opened(number) as file:
                 packer, size = zlib.compressobj(LEVEL, wbits=GZIP), 0
                 while size < SEGMENT_BYTES and size + total < self._most_bytes:
                     self._wake.wait(WRITE_EVERY_S)
@@ -102,13 +108,21 @@ class RecordingWriter:
                 total += size
         if total >= self._most_bytes:
             self._stop(f"it has {self._most_bytes >> 20} MiB, half of LEEBOARD_RECORD_MIB")
-            last = zlib.compress(line("E", self._end) + b"\n", wbits=GZIP)
-            (self._folder / f"{number + 1:06}.jsonl.gz").write_bytes(last)
+            with self._opened(number + 1) as file:
+                file.write(zlib.compress(line("E", self._end) + b"\n", wbits=GZIP))
+
+    def _opened(self, number: int) -> BinaryIO:
+        # It names pods and what the cluster's users say of them, which is not for everybody on the machine.
+        return open(self._folder / f"{number:06}.jsonl.gz", "xb", opener=_private)
 
     def _taken(self) -> bytes:
         taken = [self._lines.popleft() for _ in range(len(self._lines))]
         self._stored += sum(map(len, taken))
         return b"".join(one + b"\n" for one in taken)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
 
 
 def begun(parent: Path, *, most_bytes: int) -> RecordingWriter:
@@ -123,12 +137,20 @@ def begun(parent: Path, *, most_bytes: int) -> RecordingWriter:
 
 
 def _make_room(parent: Path, most_bytes: int) -> None:
-    # Only folders with the name of a recording are removed.
-    recordings = sorted(parent.glob("[0-9]*T[0-9]*.[0-9]*Z"), reverse=True)
+    # Only files that a recording has are removed, in folders with the name of one; a link is not followed.
     total = 0
+    recordings = sorted(filter(_is_recording, parent.iterdir()), reverse=True)
     for number, one in enumerate(recordings):
-        total += sum(file.stat().st_size for file in one.glob("*.jsonl.gz"))
+        files = [file for file in one.iterdir() if FILE.fullmatch(file.name)]
+        total += sum(file.stat().st_size for file in files)
         # A recording ends when it has the size, so a full one is larger by what was written last.
         beyond = WAITING_BYTES if number == 0 else 0
         if total > most_bytes + beyond:
-            rmtree(one)
+            for file in files:
+                file.unlink()
+            with suppress(OSError):  # it holds other files, which stay
+                one.rmdir()
+
+
+def _is_recording(folder: Path) -> bool:
+    return FOLDER.fullmatch(folder.name) is not None and folder.is_dir() and not folder.is_symlink()

@@ -1,6 +1,7 @@
 import errno
 import gzip
 import io
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_what_a_disk_cannot_take_ends_the_recording_without_an_error(
         def write(self, _: Any) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "open", lambda *_: Full())
+    monkeypatch.setattr(RecordingWriter, "_opened", lambda *_: Full())
     recording = RecordingWriter(tmp_path / "r", most_bytes=MIB)
     recording.add(line("R", 1))
     recording.close()
@@ -130,6 +131,38 @@ def test_the_recording_of_the_process_before_stays_also_when_it_is_full(tmp_path
     begun(tmp_path, most_bytes=2 * MIB).close()
 
     assert min(each.name for each in tmp_path.iterdir()).startswith("2025")
+
+
+def test_links_and_files_of_others_stay_where_recordings_are_removed(tmp_path: Path) -> None:
+    names = [f"{year}0101T000000.000000Z" for year in (2022, 2023, 2024)]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "000001.jsonl.gz").write_bytes(bytes(MIB))
+    parent = tmp_path / "recordings"
+    parent.mkdir()
+    (parent / names[0]).symlink_to(elsewhere)
+    (parent / names[1]).mkdir()
+    (parent / names[1] / "000001.jsonl.gz").write_bytes(bytes(4 * MIB))
+    (parent / names[1] / "notes.txt").write_text("mine")
+    (parent / names[2]).write_text("a file")
+    (parent / "20240101Tale.of.a.ZZ").mkdir()
+    (parent / "2024T1.1Z").mkdir()
+
+    begun(parent, most_bytes=2 * MIB).close()
+
+    kept = sorted(str(each.relative_to(parent)) for each in parent.rglob("*"))
+    expected = [names[0], names[1], f"{names[1]}/notes.txt", names[2], "20240101Tale.of.a.ZZ", "2024T1.1Z"]
+    assert [each for each in kept if each in expected] == sorted(expected)
+    assert (elsewhere / "000001.jsonl.gz").exists()
+    assert not (parent / names[1] / "000001.jsonl.gz").exists()
+
+
+def test_only_the_user_of_the_service_may_read_a_recording(tmp_path: Path) -> None:
+    recording = written(tmp_path, line("R", 1))
+
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (recording, recording / "000001.jsonl.gz")]
+
+    assert modes == [0o700, 0o600]
 
 
 def test_a_folder_without_a_recording_is_refused_with_what_is_expected(tmp_path: Path) -> None:
