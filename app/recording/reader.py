@@ -12,6 +12,10 @@ from app.recording.lines import FORMAT, TIMED, UnreadableLineError
 from app.recording.writer import GZIP
 
 CHUNK_BYTES = 1 << 20
+"""How much is read, and unpacked, at once."""
+
+LINE_BYTES = 64 << 20
+"""No line is longer: one that offers 100,000 nodes has some 10 MB."""
 
 
 class NoRecordingError(Exception):
@@ -60,13 +64,18 @@ def lines(recording: Path) -> Iterator[list[Any]]:
     """Yield the lines of a recording as lists, after the header; raise `UnreadableLineError`."""
     for file in sorted(recording.glob("*.jsonl.gz")):
         for text in _texts(file):
-            try:
-                read = orjson.loads(text)
-            except orjson.JSONDecodeError:
-                raise UnreadableLineError(f"{file} has a line that is not JSON: {text[:80]!r}") from None
-            if not _is_line(read):
-                raise UnreadableLineError(f"{file} has a line of another form: {text[:80]!r}")
-            yield read
+            yield _line(file, text)
+
+
+def _line(file: Path, text: bytes) -> list[Any]:
+    try:
+        read = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise UnreadableLineError(f"{file} has a line that is not JSON: {text[:80]!r}") from None
+    if not _is_line(read):
+        raise UnreadableLineError(f"{file} has a line of another form: {text[:80]!r}")
+    found: list[Any] = read
+    return found
 
 
 def header(recording: Path) -> dict[str, Any]:
@@ -92,12 +101,25 @@ def _is_line(read: Any) -> bool:
 
 
 def _texts(file: Path) -> Iterator[bytes]:
-    unpacker, rest = zlib.decompressobj(GZIP), b""
+    unpacker, begun, size = zlib.decompressobj(GZIP), list[bytes](), 0
+    for part in _unpacked(file, unpacker):
+        first, *others = part.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if others:
+            yield b"".join(begun)
+            yield from others[:-1]
+            begun, size = [others[-1]], len(others[-1])
+        if size > LINE_BYTES:
+            raise UnreadableLineError(f"{file} has a line of more than {LINE_BYTES >> 20} MiB")
+
+
+def _unpacked(file: Path, unpacker: "zlib._Decompress") -> Iterator[bytes]:
     with file.open("rb") as opened:
         while packed := opened.read(CHUNK_BYTES):
-            try:
-                unpacked = unpacker.decompress(packed)
-            except zlib.error as error:
-                raise UnreadableLineError(f"{file} cannot be unpacked: {error}") from None
-            *whole, rest = (rest + unpacked).split(b"\n")
-            yield from whole
+            while packed:
+                try:
+                    yield unpacker.decompress(packed, CHUNK_BYTES)
+                except zlib.error as error:
+                    raise UnreadableLineError(f"{file} is damaged: {error}") from None
+                packed = unpacker.unconsumed_tail

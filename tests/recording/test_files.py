@@ -2,6 +2,7 @@ import errno
 import gzip
 import io
 import stat
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,7 @@ def test_a_folder_of_recordings_has_them_oldest_first(tmp_path: Path) -> None:
         (b'["H", {"format": 99, "version": "9.9"}]\n', f"format 99 of version 9.9; this version reads format {FORMAT}"),
         (b"not JSON\n", "a line that is not JSON"),
         (b"5\n", "a line of another form"),
+        (b"[]\n", "a line of another form"),
         (b'["R"]\n', "a line of another form"),
     ],
 )
@@ -203,5 +205,33 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, text: bytes, complaint:
 def test_a_file_that_is_not_compressed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "000001.jsonl.gz").write_bytes(b'["H", {}]')
 
-    with pytest.raises(UnreadableLineError, match="cannot be unpacked"):
+    with pytest.raises(UnreadableLineError, match="is damaged"):
         reader.header(tmp_path)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    recording = written(tmp_path, *(line("R", number) for number in range(1000)))
+    file = recording / "000001.jsonl.gz"
+    packed = bytearray(file.read_bytes())
+    packed[0] = 0
+    file.write_bytes(packed)
+
+    with pytest.raises(UnreadableLineError, match="is damaged"):
+        list(reader.lines(recording))
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "LINE_BYTES", 4 * MIB)
+    (tmp_path / "000001.jsonl.gz").write_bytes(gzip.compress(bytes(100 * MIB)))
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableLineError, match="a line of more than 4 MiB"):
+            list(reader.lines(tmp_path))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert most < 12 * MIB
