@@ -65,6 +65,18 @@ class Callback(asyncio.TimerHandle):
         return self.when_s
 
 
+class NumberedTask(asyncio.Task[T]):
+    """A task whose hash is its number. A TaskGroup keeps its tasks in a set, and cancels them in the set's order."""
+
+    def __init__(self, number: int, coro: Any, **options: Any) -> None:
+        # asyncio itself puts the task into a set.
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class DeterministicLoop(asyncio.AbstractEventLoop):
     """Runs coroutines in rounds. A round runs what was ready when it began, in the order in which it became ready."""
 
@@ -78,6 +90,7 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         self._most_timers = FEW_TIMERS
         """With more timers, cancelled ones are removed. Most time-outs are cancelled long before they are due."""
         self._order = count()
+        self._tasks = count(1)
         self._is_entered = False
         self._is_closed = False
 
@@ -204,7 +217,8 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[T]:
         """Run a coroutine from the next round on."""
-        return asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
+        number = next(self._tasks)
+        return NumberedTask(number, coro, loop=self, name=None if name is None else str(name), context=context)
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts

@@ -219,7 +219,8 @@ class Core:
     def observe(self, begin: Callable[[], Coroutine[Any, Any, Any]], told: Callable[[], None], stamp: Stamp) -> None:
         """Run a coroutine that waits for something and changes nothing; then call `told`."""
         with self.entered(stamp):
-            self._loop.create_task(begin()).add_done_callback(lambda _: told())
+            # Not by the loop's method, which counts the tasks: a replay has no observers.
+            asyncio.Task(begin(), loop=self._loop).add_done_callback(lambda _: told())
 
     # Inside -----------------------------------------------------------------------------------------------------------
 

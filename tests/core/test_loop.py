@@ -169,6 +169,34 @@ def test_a_generator_that_is_left_in_the_middle_ends_in_a_round(owner: Owner) ->
     asyncio.run(outside())
 
 
+def test_a_task_group_that_fails_cancels_its_tasks_in_the_same_order_in_each_run() -> None:
+    def cancelled(spare: int) -> list[int]:
+        owner, _others = Owner(), [asyncio.Event() for _ in range(spare)]
+
+        async def wait(number: int) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                owner.said.append(number)
+
+        async def main() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(40):
+                    tasks.create_task(wait(number))
+                await asyncio.sleep(1.0)
+                raise ValueError("failed")
+
+        failed = owner.starts(main())
+        said = owner.rounds(0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+        assert isinstance(failed.exception(), ExceptionGroup)
+        return said
+
+    orders = [cancelled(spare) for spare in range(3)]
+
+    assert sorted(orders[0]) == [*range(40)]
+    assert orders == 3 * [orders[0]]
+
+
 def test_a_job_of_a_thread_is_the_owners(owner: Owner) -> None:
     async def main() -> None:
         owner.said.append(await asyncio.to_thread(lambda: "done"))
