@@ -227,6 +227,7 @@ class Replay:
             self._core.deliver(number, result_of(command.verb, result, self._kept))
 
     def _fail(self, number: int, error: Any) -> None:
+        self._shell.sent.pop(number, None)
         self._core.fail(number, error_of(error))
 
     def _show(self, number: int, event: Any) -> None:

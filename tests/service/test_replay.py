@@ -1,3 +1,4 @@
+import asyncio
 import gzip
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ import pytest
 
 from app.recording import reader
 from app.service.replay import Replay, Replayed
-from tests.service.recorded import demo
+from tests.service.recorded import demo, serving
+from tests.service.test_shell import BrokenWatch
 
 
 def replayed(folder: Path, **more: Any) -> Replayed:
@@ -42,3 +44,13 @@ async def test_a_replay_of_the_demo_sends_the_same_commands_and_gives_the_same_a
     assert result.commands > 1000
     assert result.answers > 500
     assert result.lasted_s == pytest.approx(600, abs=10)
+
+
+async def test_a_replay_of_a_failing_watch_has_no_differences(tmp_path: Path) -> None:
+    async with serving(seen=BrokenWatch, record_dir=tmp_path) as service:  # type: ignore[arg-type]
+        await asyncio.wait({service.running})
+
+    result = replayed(tmp_path)
+
+    assert result.kinds["e"] == 1
+    assert result.differences == []
