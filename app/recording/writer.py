@@ -64,18 +64,19 @@ class RecordingWriter:
             return
         self._waiting += len(written)
         if self._waiting - self._stored > WAITING_BYTES:
-            self._stop(f"the disk took less than came in: {WAITING_BYTES >> 20} MiB wait")
+            self.end(f"the disk took less than came in: {WAITING_BYTES >> 20} MiB wait")
             return
         self._lines.append(written)
 
     def close(self) -> None:
         """Store what waits, and end."""
-        self._stop("the service stopped")
+        self.end("the service stopped")
         self._is_closed = True
         self._wake.set()
         self._thread.join()
 
-    def _stop(self, why: str) -> None:
+    def end(self, why: str) -> None:
+        """Take no further line, and say why in the last one."""
         if not self._end:
             self._lines.append(line("E", why))
             self._end = why
@@ -107,7 +108,7 @@ class RecordingWriter:
                 file.write(packer.flush())
                 total += size
         if total >= self._most_bytes:
-            self._stop(f"it has {self._most_bytes >> 20} MiB, half of LEEBOARD_RECORD_MIB")
+            self.end(f"it has {self._most_bytes >> 20} MiB, half of LEEBOARD_RECORD_MIB")
             with self._opened(number + 1) as file:
                 file.write(zlib.compress(line("E", self._end) + b"\n", wbits=GZIP))
 

@@ -53,8 +53,14 @@ class Tape:
 
     def add(self, kind: str, *content: Any) -> None:
         """Add a line."""
-        if not self._writer.is_over:
-            self._writer.add(line(kind, *content))
+        if self._writer.is_over:
+            return
+        try:
+            written = line(kind, *content)
+        except TypeError as error:  # such as the text of an error that is no UTF-8
+            self._writer.end(f"a line of kind {kind} cannot be written: {error}")
+        else:
+            self._writer.add(written)
 
     def timed(self, stamp: Stamp, kind: str, *content: Any) -> None:
         """Add a line that says when it was."""

@@ -6,10 +6,21 @@ from typing import Any
 import orjson
 import pytest
 
+from app.model.seam import KubeError
 from app.recording import reader
 from app.service.replay import Replay, Replayed
 from tests.service.recorded import demo, serving
-from tests.service.test_shell import BrokenWatch
+from tests.service.test_shell import BrokenWatch, SlowBinds
+
+
+class BadText(SlowBinds):
+    """A cluster whose errors are no UTF-8."""
+
+    asked = 0
+
+    async def read_lease(self, namespace: str, name: str) -> None:
+        BadText.asked += 1
+        raise KubeError(f"{namespace}/{name}: \udcff")
 
 
 def replayed(folder: Path, **more: Any) -> Replayed:
@@ -54,3 +65,13 @@ async def test_a_replay_of_a_failing_watch_has_no_differences(tmp_path: Path) ->
 
     assert result.kinds["e"] == 1
     assert result.differences == []
+
+
+async def test_what_cannot_be_recorded_ends_the_recording_and_not_the_service(tmp_path: Path) -> None:
+    async with serving(seen=BadText, record_dir=tmp_path, scheduler_lease="a/b", hostname="h") as service:  # type: ignore[arg-type]
+        await asyncio.sleep(5.0)
+
+        assert BadText.asked > 5, "the lease is read again after an error"
+        assert not service.running.done()
+
+    assert "a line of kind F cannot be written" in replayed(tmp_path).end
