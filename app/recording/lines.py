@@ -23,7 +23,6 @@ in microseconds. All times of the core are whole microseconds, so that a replay 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import orjson
@@ -97,7 +96,7 @@ def error_of(fields: Sequence[Any]) -> Exception:
 def result_of(verb: str, fields: Any, kept: Sequence[Any]) -> Any:
     """Return the result of a Command; `kept` are the reduced objects so far."""
     if verb in LISTS:
-        return [kept[index] for index in indexes(fields)]
+        return _picked(kept, fields)
     return _RESULTS.get(verb, _unchanged)(fields)
 
 
@@ -127,7 +126,7 @@ def event_of(fields: Sequence[Any], kept: Sequence[Any]) -> WatchEvent[Any]:
     """Return the event of `event_fields` with its objects."""
     match fields:
         case ["L", numbers, restored]:
-            return Listed([kept[index] for index in indexes(numbers)], restored=restored)
+            return Listed(_picked(kept, numbers), restored=restored)
         case ["C", number]:
             return Changed(kept[number])
         case ["D", number]:
@@ -151,10 +150,15 @@ def runs(numbers: Sequence[int]) -> list[int]:
     return found
 
 
-def indexes(pairs: Sequence[int]) -> Sequence[int]:
-    """Return the numbers of `runs`."""
-    return [
-        *chain.from_iterable(
-            range(first, first + length) for first, length in zip(pairs[::2], pairs[1::2], strict=True)
-        )
-    ]
+def indexes(pairs: Sequence[int], *, known: int) -> Sequence[int]:
+    """Return the numbers of `runs`, all below `known`; raise `UnreadableLineError`."""
+    found: list[int] = []
+    for first, length in zip(pairs[::2], pairs[1::2], strict=True):
+        if not 0 <= first <= first + length <= known:
+            raise UnreadableLineError(f"objects {first} to {first + length} of {known} are not known")
+        found += range(first, first + length)
+    return found
+
+
+def _picked(kept: Sequence[Any], pairs: Sequence[int]) -> list[Any]:
+    return [kept[index] for index in indexes(pairs, known=len(kept))]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
 from app.core.commands import Command, Keep
 from app.core.loop import Job
 from app.model.seam import rfc3339
@@ -21,6 +23,9 @@ from app.telemetry import Metrics
 
 MOST_DIFFERENCES = 100
 """One difference leads to others. After so many the replay stops."""
+
+UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
+"""What values that no core has recorded lead to."""
 
 Line = list[Any]
 
@@ -68,16 +73,19 @@ class Replay:
         """Build the core of the recording's header; raise `UnreadableLineError`."""
         head = reader.header(recording)
         self._recording = recording
-        self._stamp = Stamp(head["monotonic_us"], head["offset_us"])
+        try:
+            self._stamp, settings = Stamp(head["monotonic_us"], head["offset_us"]), _settings(head["settings"])
+            began = rfc3339(self._stamp.wall_s)
+        except UNREADABLE as error:
+            raise UnreadableLineError(f"{recording} has a header that this version cannot use: {error}") from error
         self._begun = self._stamp
         self._shell = _Outputs()
-        settings = Settings(**_readable(head["settings"]))
         self._core = Core(settings, Metrics(), self._shell, self._stamp)
         self._names = NameTable()
         self._kept: list[Any] = []
         self._number = 0
         self.components = self._core.components
-        self.result = Replayed(recording=str(recording), version=head["version"], began=rfc3339(self._stamp.wall_s))
+        self.result = Replayed(recording=str(recording), version=str(head.get("version")), began=began)
         self._inputs: Mapping[str, Callable[..., None]] = {
             "O": self._take_offset,
             "R": self._run_round,
@@ -96,7 +104,10 @@ class Replay:
 
     def run(self, until_s: float | None = None) -> Replayed:
         """Replay to the end, or to a wall time in seconds since the epoch; raise `UnreadableLineError`."""
-        self._repeat(until_s)
+        try:
+            self._repeat(until_s)
+        except UNREADABLE as error:
+            raise UnreadableLineError(f"line {self._number} of {self._recording} has no use: {error!r}") from error
         self._note_unrecorded()
         self.result.ended = rfc3339(self._stamp.wall_s)
         self.result.lasted_s = (self._stamp.monotonic_us - self._begun.monotonic_us) / MICROSECONDS
@@ -124,11 +135,14 @@ class Replay:
                 break
             if len(self.result.differences) >= MOST_DIFFERENCES:
                 break
-            if kind.islower():
-                self._compare(read)
-            else:
-                self._note_unrecorded()
-                self._apply(kind, read)
+            self._take(kind, read)
+
+    def _take(self, kind: str, read: Line) -> None:
+        if kind.islower():
+            self._compare(read)
+        else:
+            self._note_unrecorded()
+            self._apply(kind, read)
 
     def _is_later(self, read: Line, until_s: float) -> bool:
         return read[0] in TIMED and self._stamp.wall_s + read[1] / MICROSECONDS > until_s
@@ -163,10 +177,7 @@ class Replay:
         act = self._inputs.get(kind)
         if act is None:
             raise UnreadableLineError(f"line {self._number} of {self._recording} has the unknown kind {kind!r}")
-        try:
-            act(*read[1:])
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise UnreadableLineError(f"line {self._number} of {self._recording} cannot be read: {error!r}") from error
+        act(*read[1:])
 
     def _passed(self, passed_us: int) -> Stamp:
         self._stamp = Stamp(self._stamp.monotonic_us + passed_us, self._stamp.offset_us)
@@ -292,6 +303,23 @@ def _worked(job: Job) -> tuple[Any, Exception | None]:
         return None, error
 
 
-def _readable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings without those that this version does not have."""
-    return {name: value for name, value in settings.items() if name in Settings.model_fields}
+class _RecordedSettings(Settings):
+    """Settings of a recording alone: the environment of the replay is another one."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read what the caller gives."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+def _settings(recorded: Mapping[str, Any]) -> Settings:
+    """Return recorded settings without those that this version does not have; raise ValueError."""
+    return _RecordedSettings(**{name: value for name, value in recorded.items() if name in Settings.model_fields})

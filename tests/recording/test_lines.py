@@ -89,7 +89,7 @@ def test_an_unknown_event_is_refused() -> None:
 @pytest.mark.parametrize(("numbers", "pairs"), [([], []), ([5, 6, 7], [5, 3]), ([3, 1, 2, 9], [3, 1, 1, 2, 9, 1])])
 def test_numbers_in_a_row_are_one_pair(numbers: list[int], pairs: list[int]) -> None:
     assert runs(numbers) == pairs
-    assert indexes(pairs) == numbers
+    assert indexes(pairs, known=max(numbers, default=0) + 1) == numbers
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,9 @@ def test_equal_values_are_written_alike() -> None:
         "b": {"namespace": "n", "name": "p", "uid": "u"},
         "a": ["api/v1/pods"],
     }
+
+
+@pytest.mark.parametrize("pairs", [[0, 10**12], [-1, 1], [2, 1], [1, -1]])
+def test_numbers_of_objects_that_were_not_read_are_refused(pairs: list[int]) -> None:
+    with pytest.raises(UnreadableLineError, match="of 2 are not known"):
+        result_of("listed", pairs, ["a", "b"])

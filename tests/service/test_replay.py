@@ -8,6 +8,7 @@ import pytest
 
 from app.model.seam import KubeError
 from app.recording import reader
+from app.recording.lines import UnreadableLineError
 from app.service.replay import Replay, Replayed
 from tests.service.recorded import demo, serving
 from tests.service.test_shell import BrokenWatch, SlowBinds
@@ -75,3 +76,45 @@ async def test_what_cannot_be_recorded_ends_the_recording_and_not_the_service(tm
         assert not service.running.done()
 
     assert "a line of kind F cannot be written" in replayed(tmp_path).end
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (["S", 3, ["L", [0, 10**12], False]], "objects 0 to 1000000000000 of 0 are not known"),
+        (["O", 10**18], "has no use"),
+        (["R"], "has no use"),
+        (["A", 1, "filter", 5], "has no use"),
+        (["Z"], "unknown kind"),
+    ],
+)
+async def test_a_line_that_no_service_writes_is_refused(tmp_path: Path, line: list[Any], complaint: str) -> None:
+    async with serving(record_dir=tmp_path):
+        pass
+    head, *_ = read(tmp_path)
+    rewritten(tmp_path, [head, line, ["R", 1]])
+
+    with pytest.raises(UnreadableLineError, match=complaint):
+        replayed(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"offset_us": "x"}, {"settings": 5}, {"settings": {"gang_barrier_s": -1}}])
+async def test_a_header_that_this_version_cannot_use_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    async with serving(record_dir=tmp_path):
+        pass
+    (kind, head), *others = read(tmp_path)
+    rewritten(tmp_path, [[kind, head | change], *others])
+
+    with pytest.raises(UnreadableLineError, match="has a header that this version cannot use"):
+        replayed(tmp_path)
+
+
+async def test_a_replay_has_only_the_settings_of_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(record_dir=tmp_path):
+        await asyncio.sleep(2.0)
+    (kind, head), *others = read(tmp_path)
+    del head["settings"]["gang_barrier_s"]
+    rewritten(tmp_path, [[kind, head], *others])
+    monkeypatch.setenv("LEEBOARD_GANG_BARRIER_S", "-1")
+
+    assert replayed(tmp_path).differences == []
