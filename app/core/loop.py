@@ -8,7 +8,7 @@ between, and their order depends on its answers.
 import asyncio
 import heapq
 import sys
-from asyncio import events
+from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Executor
@@ -136,6 +136,10 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
     def _running_at(self, now_s: float) -> Iterator[None]:
         self._now_s = max(self._now_s, now_s)
         outer = events._get_running_loop()  # noqa: SLF001 # exported by asyncio for those who write event loops
+        # From Python 3.14 on, a thread enters no task within another, also not one of another loop: `close` needs this.
+        task = None if outer is None else asyncio.current_task(outer)
+        if outer is not None and task is not None:
+            tasks._leave_task(outer, task)  # noqa: SLF001
         events._set_running_loop(self)  # noqa: SLF001
         self._is_entered = True
         try:
@@ -143,6 +147,8 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         finally:
             self._is_entered = False
             events._set_running_loop(outer)  # noqa: SLF001
+            if outer is not None and task is not None:
+                tasks._enter_task(outer, task)  # noqa: SLF001
 
     @contextmanager
     def _ending_generators(self) -> Iterator[None]:

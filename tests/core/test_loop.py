@@ -147,6 +147,18 @@ def test_the_loop_outside_is_the_running_one_again_after_a_round(owner: Owner) -
     assert owner.said == [True, True]
 
 
+def test_a_round_runs_within_no_task_of_the_loop_outside(owner: Owner) -> None:
+    async def main() -> None:
+        outside, task = asyncio.get_running_loop(), asyncio.current_task()
+        owner.loop.call_soon(lambda: owner.said.append(asyncio.current_task(outside)))
+        owner.loop.run_round(0.0)
+        owner.said.append(asyncio.current_task() is task)
+
+    asyncio.run(main())
+
+    assert owner.said == [None, True]
+
+
 def test_a_generator_that_is_left_in_the_middle_ends_in_a_round(owner: Owner) -> None:
     async def numbers() -> AsyncIterator[int]:
         try:
