@@ -106,10 +106,10 @@ class Replay:
         """Replay to the end, or to a wall time in seconds since the epoch; raise `UnreadableLineError`."""
         try:
             self._repeat(until_s)
+            self._note_unrecorded()
+            self.result.ended = rfc3339(self._stamp.wall_s)
         except UNREADABLE as error:
             raise UnreadableLineError(f"line {self._number} of {self._recording} has no use: {error!r}") from error
-        self._note_unrecorded()
-        self.result.ended = rfc3339(self._stamp.wall_s)
         self.result.lasted_s = (self._stamp.monotonic_us - self._begun.monotonic_us) / MICROSECONDS
         if until_s is not None:
             with self._core.reading(self._stamp):

@@ -192,10 +192,10 @@ def test_a_line_that_cannot_be_read_is_named(folder: Path, line: bytes, message:
     assert message in complaint(folder)
 
 
-def test_a_file_that_cannot_be_unpacked_is_named(folder: Path) -> None:
+def test_a_damaged_file_is_named(folder: Path) -> None:
     file_of(folder).write_bytes(b"no gzip")
 
-    assert complaint(folder).startswith(f"Error: {file_of(folder)} cannot be unpacked: ")
+    assert complaint(folder).startswith(f"Error: {file_of(folder)} is damaged: ")
 
 
 # The state at a time

@@ -134,7 +134,10 @@ def test_the_recording_of_the_process_before_stays_also_when_it_is_full(tmp_path
     assert min(each.name for each in tmp_path.iterdir()).startswith("2025")
 
 
-def test_links_and_files_of_others_stay_where_recordings_are_removed(tmp_path: Path) -> None:
+def test_links_and_files_of_others_stay_where_recordings_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "WAITING_BYTES", 1000)
     names = [f"{year}0101T000000.000000Z" for year in (2022, 2023, 2024)]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

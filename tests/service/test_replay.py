@@ -83,7 +83,7 @@ async def test_what_cannot_be_recorded_ends_the_recording_and_not_the_service(tm
     [
         (["S", 3, ["L", [0, 10**12], False]], "objects 0 to 1000000000000 of 0 are not known"),
         (["O", 10**18], "has no use"),
-        (["R"], "has no use"),
+        (["R"], "a line of another form"),
         (["A", 1, "filter", 5], "has no use"),
         (["Z"], "unknown kind"),
     ],
