@@ -30,6 +30,7 @@ FOLDER = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
 FILE = re.compile(r"\d{6,}\.jsonl\.gz")
 
 WRITE_EVERY_S = 0.25
+ENDS_WITHIN_S = 5.0
 LEVEL = 1
 GZIP = 31
 """The `wbits` of zlib for a gzip header."""
@@ -69,11 +70,13 @@ class RecordingWriter:
         self._lines.append(written)
 
     def close(self) -> None:
-        """Store what waits, and end."""
+        """Store what waits, and end; a disk that hangs does not keep the process."""
         self.end("the service stopped")
         self._is_closed = True
         self._wake.set()
-        self._thread.join()
+        self._thread.join(ENDS_WITHIN_S)
+        if self._thread.is_alive():
+            log.warning("recording not stored to its end", folder=str(self._folder))
 
     def end(self, why: str) -> None:
         """Take no further line, and say why in the last one."""

@@ -2,6 +2,8 @@ import errno
 import gzip
 import io
 import stat
+import threading
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,29 @@ def test_a_disk_that_is_too_slow_ends_the_recording_and_delays_nobody(
     *taken, last = reader.lines(tmp_path / "r")
     assert taken == [["R", number] for number in range(len(taken))]
     assert last == ["E", "the disk took less than came in: 0 MiB wait"]
+
+
+def test_a_disk_that_hangs_does_not_keep_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = threading.Event()
+
+    class Hanging(io.BytesIO):
+        def write(self, _: Any) -> int:
+            answers.wait(10.0)
+            return 0
+
+    monkeypatch.setattr(RecordingWriter, "_opened", lambda *_: Hanging())
+    monkeypatch.setattr(writer, "ENDS_WITHIN_S", 0.05)
+    recording = RecordingWriter(tmp_path / "r", most_bytes=MIB)
+    recording.add(line("R", 1))
+    began = time.monotonic()
+    recording.close()
+    took_s = time.monotonic() - began
+    answers.set()
+
+    assert took_s < 5.0
+    assert "recording not stored to its end" in capsys.readouterr().out
 
 
 def test_the_oldest_recordings_are_removed_to_make_room_and_nothing_else_is(tmp_path: Path) -> None:
