@@ -23,7 +23,7 @@ in microseconds. All times of the core are whole microseconds, so that a replay 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -46,6 +46,14 @@ _RESULTS: Mapping[str, Callable[[Any], Any]] = {
     "read_lease": lambda plain: None if plain is None else Lease(**plain),
     "tight_budgets": frozenset,
 }
+
+
+class Kept(Protocol):
+    """The reduced objects so far, by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Any: ...
 
 
 class UnreadableLineError(Exception):
@@ -93,7 +101,7 @@ def error_of(fields: Sequence[Any]) -> Exception:
     return error
 
 
-def result_of(verb: str, fields: Any, kept: Sequence[Any]) -> Any:
+def result_of(verb: str, fields: Any, kept: Kept) -> Any:
     """Return the result of a Command; `kept` are the reduced objects so far."""
     if verb in LISTS:
         return _picked(kept, fields)
@@ -122,7 +130,7 @@ def event_fields(event: WatchEvent[int]) -> list[Any]:
             return ["P"]
 
 
-def event_of(fields: Sequence[Any], kept: Sequence[Any]) -> WatchEvent[Any]:
+def event_of(fields: Sequence[Any], kept: Kept) -> WatchEvent[Any]:
     """Return the event of `event_fields` with its objects."""
     match fields:
         case ["L", numbers, restored]:
@@ -160,5 +168,5 @@ def indexes(pairs: Sequence[int], *, known: int) -> Sequence[int]:
     return found
 
 
-def _picked(kept: Sequence[Any], pairs: Sequence[int]) -> list[Any]:
+def _picked(kept: Kept, pairs: Sequence[int]) -> list[Any]:
     return [kept[index] for index in indexes(pairs, known=len(kept))]

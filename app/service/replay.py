@@ -82,7 +82,7 @@ class Replay:
         self._shell = _Outputs()
         self._core = Core(settings, Metrics(), self._shell, self._stamp)
         self._names = NameTable()
-        self._kept: list[Any] = []
+        self._kept = _Records()
         self._number = 0
         self.components = self._core.components
         self.result = Replayed(recording=str(recording), version=str(head.get("version")), began=began)
@@ -196,7 +196,7 @@ class Replay:
     def _keep(self, passed_us: int, number: int, raw: Any) -> None:
         stamp, keep = self._passed(passed_us), self._shell.keeps.get(number)
         # After a difference, numbers may belong to other Commands.
-        self._kept.append(None if keep is None else self._core.keep(number, keep, raw, stamp))
+        self._kept.add(None if keep is None else self._core.keep(number, keep, raw, stamp))
 
     def _answer_at_once(self, passed_us: int, verb: str, question: Any, recorded: Any) -> None:
         stamp, core = self._passed(passed_us), self._core
@@ -294,6 +294,28 @@ class _Outputs:
 
     def _note(self, *content: Any) -> None:
         self.done.append(plain([*content]))
+
+
+class _Records:
+    """What `keep` has returned, by number, until it is shown: a recording of a day has millions of objects."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, Any] = {}
+        self._added = 0
+
+    def add(self, record: Any) -> None:
+        self._records[self._added] = record
+        self._added += 1
+
+    def waiting(self) -> int:
+        return len(self._records)
+
+    def __len__(self) -> int:
+        return self._added
+
+    def __getitem__(self, number: int) -> Any:
+        """Return a record, which is shown once."""
+        return self._records.pop(number)
 
 
 def _worked(job: Job) -> tuple[Any, Exception | None]:

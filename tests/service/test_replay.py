@@ -78,6 +78,20 @@ async def test_what_cannot_be_recorded_ends_the_recording_and_not_the_service(tm
     assert "a line of kind F cannot be written" in replayed(tmp_path).end
 
 
+async def test_a_replay_keeps_no_record_that_it_has_shown(tmp_path: Path) -> None:
+    async with serving(record_dir=tmp_path) as service:
+        service.nodes(20)
+        await asyncio.sleep(2.0)
+    (recording,) = reader.recordings(tmp_path)
+    replay = Replay(recording)
+    result = replay.run()
+    replay.close()
+
+    assert result.kinds["V"] >= 20
+    assert len(replay._kept) == result.kinds["V"]
+    assert replay._kept.waiting() == 0
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
