@@ -1,6 +1,7 @@
 """Builds every component and runs them. Only this package knows how the components fit together.
 
-All of them run in one TaskGroup. A component that fails ends the process, because a partial service answers wrongly.
+The components run on the loop of the core, which a shell drives; the shell and the listeners run in one TaskGroup. A
+component that fails ends the process, because a partial service answers wrongly.
 """
 
 import asyncio
