@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import orjson
 from rich.table import Table
 
-from app.cli.drawing import drawn, folded, row, table
+from app.cli.drawing import drawn, folded, plain, row, table
 from app.cli.queue_tables import NOTHING, queues_table
 from app.service.past_state import PastState
 from app.service.replay import Difference, Replayed
@@ -28,13 +28,13 @@ def replayed_picture(one: Replayed, *, width: int) -> str:
 
 def _summary(one: Replayed) -> Iterator[str]:
     differences = len(one.differences)
-    yield f"{one.recording}: version {one.version}, {one.began} to {one.ended} ({one.lasted_s:.1f} s)"
+    yield f"{one.recording}: version {plain(one.version)}, {one.began} to {one.ended} ({one.lasted_s:.1f} s)"
     yield f"  inputs {one.inputs}, Commands {one.commands}, answers {one.answers}, differences {differences}"
     yield from map(_difference, one.differences[:SHOWN])
     if differences > SHOWN:
         yield f"  and {differences - SHOWN} more; -o json shows them"
     if one.end:
-        yield f"  the recording ends because {one.end}"
+        yield f"  the recording ends because {plain(one.end)}"
 
 
 def _difference(found: Difference) -> str:

@@ -6,7 +6,7 @@
     V passed n raw      the keep of Command n reduced an object; such results are numbered from 0
     Q passed verb ...   a question that was answered at once, and the answer
     T passed            all components were started
-    B passed why        the binds that wait for their gang were failed
+    B passed why        the service begins to stop
     A n verb question   a question was asked that may wait
     X n                 its asker left
     D n result          the result of Command n

@@ -198,9 +198,12 @@ class Core:
                 task.add_done_callback(self._note_end)
                 self._parts.append(task)
 
-    def fail_waiting_binds(self, why: str, stamp: Stamp) -> None:
-        """Answer the binds that wait for their gang, because the service stops."""
+    def begin_stop(self, why: str, stamp: Stamp) -> None:
+        """Decide nothing more, and answer the binds that wait for their gang; other questions are still answered."""
         with self.entered(stamp):
+            for part in self._parts:
+                part.cancel()
+            # They would needlessly delay the end of the listeners.
             self.components.barrier.fail_all(why)
 
     def stop(self, stamp: Stamp) -> None:

@@ -191,32 +191,33 @@ class RecordedCore(Core):
 
     def filter_at_once(self, question: PodQuestion, stamp: Stamp) -> FilterAnswer | None:
         """Record a question and its answer; without one it is recorded again when it is asked."""
-        answer = super().filter_at_once(question, stamp)
-        self._say(stamp, "filter", fields.pod_question_fields(question, self._names), answer)
+        with self._noted(stamp, "filter", fields.pod_question_fields(question, self._names)) as noted:
+            noted.answer = answer = super().filter_at_once(question, stamp)
         return answer
 
     def prioritize(self, question: PodQuestion, stamp: Stamp) -> Scores:
         """Record a question and its answer."""
-        answer = super().prioritize(question, stamp)
-        self._say(stamp, "prioritize", fields.pod_question_fields(question, self._names), answer)
+        with self._noted(stamp, "prioritize", fields.pod_question_fields(question, self._names)) as noted:
+            noted.answer = answer = super().prioritize(question, stamp)
         return answer
 
     def preempt(self, pod: RawObject, candidates: Mapping[Any, Any], stamp: Stamp) -> Mapping[Any, Any]:
         """Record a question and its answer."""
-        answer = super().preempt(pod, candidates, stamp)
-        self._say(stamp, "preempt", fields.victims_fields(pod, candidates), sorted(answer))
+        with self._noted(stamp, "preempt", fields.victims_fields(pod, candidates)) as noted:
+            answer = super().preempt(pod, candidates, stamp)
+            noted.answer = sorted(answer)
         return answer
 
     def mutate(self, question: AdmissionQuestion, stamp: Stamp) -> AdmissionAnswer:
         """Record a question and its answer."""
-        answer = super().mutate(question, stamp)
-        self._say(stamp, "mutate", fields.admission_question_fields(question), answer)
+        with self._noted(stamp, "mutate", fields.admission_question_fields(question)) as noted:
+            noted.answer = answer = super().mutate(question, stamp)
         return answer
 
     def validate(self, question: AdmissionQuestion, stamp: Stamp) -> AdmissionAnswer:
         """Record a question and its answer."""
-        answer = super().validate(question, stamp)
-        self._say(stamp, "validate", fields.admission_question_fields(question), answer)
+        with self._noted(stamp, "validate", fields.admission_question_fields(question)) as noted:
+            noted.answer = answer = super().validate(question, stamp)
         return answer
 
     def start(self, stamp: Stamp) -> None:
@@ -224,13 +225,27 @@ class RecordedCore(Core):
         self._tape.timed(stamp, "T")
         super().start(stamp)
 
-    def fail_waiting_binds(self, why: str, stamp: Stamp) -> None:
-        """Record that the service stops, then answer the binds."""
+    def begin_stop(self, why: str, stamp: Stamp) -> None:
+        """Record that the service stops, then begin to stop."""
         self._tape.timed(stamp, "B", why)
-        super().fail_waiting_binds(why, stamp)
+        super().begin_stop(why, stamp)
 
-    def _say(self, stamp: Stamp, verb: str, question: Any, answer: Any) -> None:
-        self._tape.timed(stamp, "Q", verb, question, fields.answer_fields(answer))
+    @contextmanager
+    def _noted(self, stamp: Stamp, verb: str, question: Any) -> Iterator["_Noted"]:
+        """Record a question with what came of it: an answer, or an error, after which the state may have changed."""
+        noted = _Noted()
+        try:
+            yield noted
+        except Exception as error:
+            self._tape.timed(stamp, "Q", verb, question, ["error", error_fields(error)])
+            raise
+        self._tape.timed(stamp, "Q", verb, question, fields.answer_fields(noted.answer))
+
+
+class _Noted:
+    """The answer to a question that is answered at once."""
+
+    answer: Any = None
 
 
 def answer_of(answered: asyncio.Future[Any]) -> list[Any]:

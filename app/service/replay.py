@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ class Replay:
             "V": self._keep,
             "Q": self._answer_at_once,
             "T": self._start,
-            "B": self._fail_waiting_binds,
+            "B": self._begin_stop,
             "A": self._ask,
             "X": self._core.withdraw,
             "D": self._deliver,
@@ -199,32 +200,35 @@ class Replay:
         self._kept.add(None if keep is None else self._core.keep(number, keep, raw, stamp))
 
     def _answer_at_once(self, passed_us: int, verb: str, question: Any, recorded: Any) -> None:
-        stamp, core = self._passed(passed_us), self._core
-        answer: Any
-        match verb:
-            case "filter":
-                answer = core.filter_at_once(fields.pod_question_of(question, self._names), stamp)
-            case "prioritize":
-                answer = core.prioritize(fields.pod_question_of(question, self._names), stamp)
-            case "preempt":
-                pod, names = question
-                answer = sorted(core.preempt(pod, dict.fromkeys(names), stamp))
-            case "mutate":
-                answer = core.mutate(fields.admission_question_of(question), stamp)
-            case "validate":
-                answer = core.validate(fields.admission_question_of(question), stamp)
-            case _:
-                raise UnreadableLineError(f"line {self._number} of {self._recording} asks {verb!r}")
+        answer, error = _worked(self._question(verb, question, self._passed(passed_us)))
+        replayed = plain(fields.answer_fields(answer) if error is None else ["error", error_fields(error)])
         self.result.answers += 1
-        replayed = plain(fields.answer_fields(answer))
         if replayed != recorded:
             self._differ(["Q", verb, recorded], ["Q", verb, replayed])
+
+    def _question(self, verb: str, question: Any, stamp: Stamp) -> Job:
+        """Return what asks a question again."""
+        core = self._core
+        match verb:
+            case "filter":
+                return partial(core.filter_at_once, fields.pod_question_of(question, self._names), stamp)
+            case "prioritize":
+                return partial(core.prioritize, fields.pod_question_of(question, self._names), stamp)
+            case "preempt":
+                pod, names = question
+                return lambda: sorted(core.preempt(pod, dict.fromkeys(names), stamp))
+            case "mutate":
+                return partial(core.mutate, fields.admission_question_of(question), stamp)
+            case "validate":
+                return partial(core.validate, fields.admission_question_of(question), stamp)
+            case _:
+                raise UnreadableLineError(f"line {self._number} of {self._recording} asks {verb!r}")
 
     def _start(self, passed_us: int) -> None:
         self._core.start(self._passed(passed_us))
 
-    def _fail_waiting_binds(self, passed_us: int, why: str) -> None:
-        self._core.fail_waiting_binds(why, self._passed(passed_us))
+    def _begin_stop(self, passed_us: int, why: str) -> None:
+        self._core.begin_stop(why, self._passed(passed_us))
 
     def _ask(self, number: int, verb: str, question: Any) -> None:
         if verb == "bind":

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from app.model.question import PodQuestion
 from app.model.seam import KubeError
 from app.recording import reader
 from app.recording.lines import UnreadableLineError
@@ -130,5 +131,40 @@ async def test_a_replay_has_only_the_settings_of_the_recording(tmp_path: Path, m
     del head["settings"]["gang_barrier_s"]
     rewritten(tmp_path, [[kind, head], *others])
     monkeypatch.setenv("LEEBOARD_GANG_BARRIER_S", "-1")
+
+    assert replayed(tmp_path).differences == []
+
+
+async def test_a_question_that_fails_is_recorded_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr("app.control.webhooks.extender.planner.scores", fails)
+    async with serving(record_dir=tmp_path) as service:
+        nodes = service.nodes(2)
+        service.queue()
+        await asyncio.sleep(1.0)
+        with pytest.raises(ValueError, match="a fault"):
+            service.shell.prioritize(PodQuestion(pod=service.pod("p"), uid=None, offered=nodes))
+
+    result = replayed(tmp_path)
+
+    assert result.differences == []
+    assert any(line[0] == "Q" and "a fault" in str(line[-1]) for line in read(tmp_path))
+
+
+async def test_a_service_that_stops_decides_nothing_more(tmp_path: Path) -> None:
+    async with serving(record_dir=tmp_path) as service:
+        service.nodes(1)
+        service.queue()
+        await asyncio.sleep(1.0)
+        service.running.cancel()
+        await asyncio.sleep(1.0)
+        service.pod("late")
+        await asyncio.sleep(60.0)
+
+        assert not list(service.shell.components.cache.reservations)
 
     assert replayed(tmp_path).differences == []
