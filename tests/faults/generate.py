@@ -268,7 +268,8 @@ def _node_fault(do: str) -> Fault:
         name, gpus = chance.choice(shape.nodes)
         args: dict[str, Any] = {"name": name, "for_s": round(chance.uniform(5, 120), 2)}
         if do == "gpu_broken":
-            args |= {"index": chance.randrange(max(gpus, 1)), "shrinks": chance.random() < 0.5}
+            args |= {"index": chance.randrange(max(gpus, 1)), "shrinks": chance.random() < 0.3}
+            args["for_s"] = round(chance.uniform(60, 400), 2)  # After a minute no earlier decision explains its use.
         return do, args
 
     return fault
