@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.faults.generate import generate
+from tests.faults.recordings import recorded_in
 from tests.faults.script import Script, load
 from tests.faults.shrinking import shrunk
 from tests.faults.world import Outcome, World
@@ -21,6 +22,8 @@ def main() -> int:
     asked = _arguments()
     if asked.script or asked.seed is not None:
         script = load(Path(asked.script).read_text()) if asked.script else generate(asked.seed)
+        if asked.record:
+            script = recorded_in(Path(asked.record), script)
         return _one(script, shrinks=asked.shrink, logs=asked.log)
     return _many(range(asked.first, asked.first + asked.seeds), asked.workers, goes_on=asked.go_on)
 
@@ -35,6 +38,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--script", help="run the script of this file, as --shrink prints it")
     parser.add_argument("--shrink", action="store_true", help="print the smallest script that fails in the same way")
     parser.add_argument("--log", action="store_true", help="print every write")
+    parser.add_argument("--record", help="keep a recording of each life of Leeboard in this folder")
     return parser.parse_args()
 
 

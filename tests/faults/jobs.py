@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.control.webhooks.admission import Admission
 from app.model.admission import AdmissionQuestion, Admitted, Operation
 from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
 from app.model.seam import ConflictError, Deleted, NotFoundError, RawObject, Resource
 from app.simulation import manifests
 from app.simulation.admission import admitted
 from app.simulation.cluster import Ref
+from app.web.admission import AnswersAdmission
 from tests.cluster.patched import patched
 from tests.faults.api import JOB_LABEL, ApiServer
 
@@ -61,7 +61,9 @@ class Owned:
 class Owners:
     """All owners and users."""
 
-    def __init__(self, api: ApiServer, admission: Callable[[], Admission | None], *, has_admission: bool) -> None:
+    def __init__(
+        self, api: ApiServer, admission: Callable[[], AnswersAdmission | None], *, has_admission: bool
+    ) -> None:
         self._api, self._admission, self._has_admission = api, admission, has_admission
         self.jobs: dict[str, Owned] = {}
         self.denials: list[str] = []

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from app.core.loop import Callback, DeterministicLoop
@@ -30,6 +29,10 @@ class Process:
         """Have this done when the process is killed: what others notice of it, such as a closed connection."""
         self._ends.append(act)
 
+    def within(self, act: Callable[[], T]) -> T:
+        """Do something as a part of the process, whoever calls: what it leaves to be done belongs to the process."""
+        return self.context.copy().run(act)
+
     def kill(self) -> None:
         self.is_dead = True
         ends, self._ends = self._ends, []
@@ -50,6 +53,7 @@ class WorldLoop(DeterministicLoop):
         self.is_ending = False
         self._withheld: list[Callback] = []
         """What dead processes would have run. Their tasks need it to end when the world ends."""
+        self._ends: list[Callable[[], None]] = []
         self.jobs = 0
 
     def spawn(self, process: Process | None, coro: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
@@ -57,10 +61,21 @@ class WorldLoop(DeterministicLoop):
         context = copy_context() if process is None else process.context
         return self.create_task(coro, name=name or None, context=context)
 
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Have this done when the world ends, after all tasks were cancelled."""
+        self._ends.append(act)
+
     def cancel_all(self) -> None:
         """Cancel the tasks of all processes, dead ones too, so that no task is left to the garbage collector."""
         self.is_ending = True
         self._ready.extend(self._withheld)
+        self._cancel()
+        for act in self._ends:
+            act()
+        self._cancel()
+        self.close()
+
+    def _cancel(self) -> None:
         for _ in range(50):
             left = asyncio.all_tasks(self)
             if not left:
@@ -68,7 +83,6 @@ class WorldLoop(DeterministicLoop):
             for task in left:
                 task.cancel()
             self.run_round(self.time())
-        self.close()
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
@@ -88,13 +102,14 @@ class WorldLoop(DeterministicLoop):
             self._withheld.append(callback)
 
     def _start(self, job: Callable[[], Any], result: "asyncio.Future[Any]") -> None:
-        self.call_later(self._job_takes_s(), partial(_deliver, job, result))
+        self.call_later(self._job_takes_s(), self._deliver, job, result)
 
-
-def _deliver(job: Callable[[], Any], result: "asyncio.Future[Any]") -> None:
-    if result.done():
-        return
-    try:
-        result.set_result(job())
-    except Exception as error:  # noqa: BLE001 # an error of the thread is raised in its caller
-        result.set_exception(error)
+    def _deliver(self, job: Callable[[], Any], result: "asyncio.Future[Any]") -> None:
+        if self.is_ending:
+            result.cancel()
+        if result.done():
+            return
+        try:
+            result.set_result(job())
+        except Exception as error:  # noqa: BLE001 # an error of the thread is raised in its caller
+            result.set_exception(error)

@@ -8,9 +8,10 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
 
+from app.model.admission import AdmissionAnswer, AdmissionQuestion
 from app.model.marks import BIND_MARKER
 from app.model.names import NodeName, PodUid
-from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused
+from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
 from app.model.reason import phrase
 from app.model.seam import KubeError, PodRef, RawObject
 from app.service import Clocks, Components
@@ -18,8 +19,8 @@ from app.settings import Settings
 from app.simulation.clock import Clock
 from app.simulation.scheduler import Scheduler
 from app.simulation.webhooks import ExtenderError, Filtered
-from app.telemetry import Metrics
 from tests.faults.api import ApiServer, pod_ref
+from tests.faults.owned_shell import OwnedShell, Said
 from tests.faults.port import Port, Witness, at_once, told
 from tests.faults.processes import Process, WorldLoop
 from tests.faults.trouble import Troubles
@@ -28,6 +29,7 @@ T = TypeVar("T")
 FILTER_TIMEOUT_S, BIND_TIMEOUT_S = 5.0, 60.0
 """`httpTimeout` of Leeboard's entries in kube-scheduler's configuration."""
 RENEW_EVERY_S, RENEW_DEADLINE_S, LEASE_S = 2.0, 10.0, 15.0
+MOST_LOOKS_AT_ONCE = 100_000
 
 
 class Observer(Witness, Protocol):
@@ -55,35 +57,114 @@ class Shared:
     settings: dict[str, Any]
     has_lease: bool
     has_admission: bool
+    said: Said = field(default_factory=Said)
 
 
 class Leeboard:
-    """One life of Leeboard: all its components, built from the cluster alone."""
+    """One life of Leeboard: its shell and its core, built from the cluster alone. All that it does belongs to it."""
 
     def __init__(self, shared: Shared, host: str, wall: Callable[[], float]) -> None:
         self.process = Process("leeboard", host)
-        self.port = Port(shared.api, shared.loop, self.process, shared.troubles, shared.observer, shared.chance)
+        port = Port(shared.api, shared.loop, self.process, shared.troubles, shared.observer, shared.chance)
+        self.port = port
         settings = Settings(**shared.settings, **_place(shared, host))
-        clocks = Clocks(monotonic=shared.loop.time, wall=wall)
+        clocks = Clocks(monotonic=Patience(shared.loop.time), wall=wall)
         self.began_at = shared.loop.time()
-        self.components: Components = self.process.context.run(
-            partial(Components, settings, self.port, Metrics(), clocks=clocks)
-        )
+        self._shell = self.process.within(partial(OwnedShell, self.process, shared.said, settings, port, clocks))
+        self.components: Components = self._shell.components
+        """For one who only reads."""
+        self.process.at_end(self._shell.end_recording)
+        shared.loop.at_end(self._shell.end)
+        self._show_answers(shared.observer)
+        self._show_orders(shared.observer)
+        self._running = shared.loop.spawn(self.process, self._shell.run())
+
+    def _show_answers(self, observer: Observer) -> None:
+        """Show answers when the core gives them: the books may change before the asker gets them."""
+        verbs: dict[str, Any] = dict(self._shell.core._verbs)
+
+        async def answered(question: PodQuestion) -> FilterAnswer:
+            answer: FilterAnswer = await verbs["filter"](question)
+            if isinstance(answer, Fits):
+                observer.answered(self.process, question.pod, question.offered, answer.nodes)
+            return answer
+
+        async def bound(question: BindQuestion) -> str:
+            observer.asked_to_bind(self.process, question.pod, question.node)
+            try:
+                error: str = await verbs["bind"](question)
+                return error
+            finally:
+                observer.bind_ended(self.process, question.pod)
+
+        self._shell.core._verbs = {"filter": answered, "bind": bound}
+        extender = self.components.extender
+        filter_at_once = extender.filter_at_once
+
+        def answered_at_once(question: PodQuestion) -> FilterAnswer | None:
+            answer = filter_at_once(question)
+            if isinstance(answer, Fits):
+                observer.answered(self.process, question.pod, question.offered, answer.nodes)
+            return answer
+
+        extender.filter_at_once = answered_at_once  # type: ignore[method-assign]
+
+    def _show_orders(self, observer: Observer) -> None:
         evictor = self.components.evictor
         order = evictor.order
 
         def observed(evictions: Any, *, generation: int = 0) -> None:
             listed = list(evictions)
-            shared.observer.ordered(self.process, listed)
+            observer.ordered(self.process, listed)
             order(listed, generation=generation)
 
         # A wrapper on this one object shows who an eviction is for; no answer of Leeboard tells that.
         evictor.order = observed  # type: ignore[method-assign]
-        self.tasks = [shared.loop.spawn(self.process, part.run()) for part in self.components.running]
+
+    async def filter(self, question: PodQuestion) -> FilterAnswer:
+        return await self._shell.filter(question)
+
+    async def bind(self, question: BindQuestion) -> str:
+        return await self._shell.bind(question)
+
+    def prioritize(self, question: PodQuestion) -> Scores:
+        return self.process.within(partial(self._shell.prioritize, question))
+
+    def mutate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        return self.process.within(partial(self._shell.mutate, question))
+
+    def validate(self, question: AdmissionQuestion) -> AdmissionAnswer:
+        return self.process.within(partial(self._shell.validate, question))
+
+    def read(self, act: Callable[[Components], T]) -> T:
+        """Read as the operations port does."""
+
+        def reads() -> T:
+            with self._shell.reading():
+                return act(self.components)
+
+        return self.process.within(reads)
 
     def failed(self) -> list[str]:
         """Return how components have ended, which none may."""
-        return [repr(task.exception()) for task in self.tasks if task.done() and not task.cancelled()]
+        tasks = [self._running, *self._shell.core._parts]
+        return [repr(task.exception()) for task in tasks if task.done() and not task.cancelled()]
+
+
+class Patience:
+    """A clock that raises when the core never waits: a turn of the shell ends only when its time is up."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._last, self._asked = -1.0, 0
+
+    def __call__(self) -> float:
+        now = self._now()
+        self._asked = self._asked + 1 if now == self._last else 0
+        self._last = now
+        if self._asked > MOST_LOOKS_AT_ONCE:
+            raise RuntimeError(f"livelock: the core has looked at the clock {self._asked} times without waiting")
+        return now
 
 
 def _place(shared: Shared, host: str) -> dict[str, Any]:
@@ -182,13 +263,7 @@ class Door:
         bare = {name: value for name, value in pod.items() if name not in ("apiVersion", "kind")}
         question = PodQuestion(pod=bare, uid=PodUid(pod["metadata"]["uid"]), offered=tuple(map(NodeName, names)))
 
-        async def ask(it: Leeboard) -> FilterAnswer:
-            answer = await it.components.extender.filter(question)
-            if isinstance(answer, Fits):
-                self._shared.observer.answered(it.process, pod, names, answer.nodes)
-            return answer
-
-        match await self._call("filter", ask, FILTER_TIMEOUT_S):
+        match await self._call("filter", lambda it: it.filter(question), FILTER_TIMEOUT_S):
             case Fits(nodes):
                 return Filtered(names=tuple(nodes))
             case Refused(reason):
@@ -200,9 +275,7 @@ class Door:
         if self._host.leeboard is None:
             return {}
         question = PodQuestion(pod=pod, uid=PodUid(pod["metadata"]["uid"]), offered=tuple(map(NodeName, names)))
-        return {
-            str(name): score for name, score in self._host.leeboard.components.extender.prioritize(question).items()
-        }
+        return {str(name): score for name, score in self._host.leeboard.prioritize(question).items()}
 
     async def bind(self, pod: RawObject, node: str) -> None:
         if not self._is_bound_by_leeboard(pod):
@@ -210,14 +283,7 @@ class Door:
             return
         question = BindQuestion(pod=pod_ref(pod), node=NodeName(node))
 
-        async def ask(it: Leeboard) -> str:
-            self._shared.observer.asked_to_bind(it.process, question.pod, node)
-            try:
-                return await it.components.extender.bind(question)
-            finally:
-                self._shared.observer.bind_ended(it.process, question.pod)
-
-        if error := await self._call("bind", ask, BIND_TIMEOUT_S):
+        if error := await self._call("bind", lambda it: it.bind(question), BIND_TIMEOUT_S):
             raise ExtenderError(error)
 
     def _is_bound_by_leeboard(self, pod: RawObject) -> bool:

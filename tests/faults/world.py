@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 
 import structlog
 
-from app.control.webhooks.admission import Admission
 from app.model.seam import RawObject, Resource
 from app.service import Components
 from app.simulation import manifests
 from app.simulation.agents import Agents
 from app.simulation.cluster import Ref
 from app.simulation.devices import SimulatedDevices
+from app.web.admission import AnswersAdmission
 from tests.faults.api import ApiServer
 from tests.faults.jobs import Owners
 from tests.faults.judge import Judge, Violation
@@ -238,12 +238,12 @@ class World:
         alive = [host.leeboard.components for host in self.hosts if host.leeboard is not None]
         return next((one for one in alive if not one.readiness.failure()), None)
 
-    def _admission(self) -> Admission | None:
+    def _admission(self) -> AnswersAdmission | None:
         """Return the webhook of a replica that answers; None when the call fails."""
         alive = [host.leeboard for host in self.hosts if host.leeboard is not None]
         if not alive or self.troubles.take("call_lost", self.now, verb="mutate"):
             return None
-        return alive[self._chance.randrange(len(alive))].components.admission
+        return alive[self._chance.randrange(len(alive))]
 
     def _be_quiet(self) -> None:
         self.is_quiet = self.down.is_quiet = True
