@@ -10,14 +10,13 @@ import heapq
 import sys
 from asyncio import events, tasks
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import count
 from math import inf
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import structlog
 
@@ -27,13 +26,25 @@ Ts = TypeVarTuple("Ts")
 Job = Callable[[], Any]
 """Work for a thread. It reads only frozen values."""
 
-StartJob = Callable[[Job, "asyncio.Future[Any]"], None]
-"""Starts a job; its result is set on the future in a later round."""
+Outside = tuple[asyncio.AbstractEventLoop | None, "asyncio.Task[Any] | None"]
+"""The loop and the task that run where the core is entered."""
 
 FEW_TIMERS = 128
 """So many timers are not searched for cancelled ones."""
 
 log = structlog.get_logger()
+
+
+class OwnsLoop(Protocol):
+    """Says when rounds run."""
+
+    def run_job(self, job: Job, result: "asyncio.Future[Any]") -> None:
+        """Start a job, and set its result on the future in a later round."""
+        ...
+
+    def wake(self) -> None:
+        """Run a round soon: something became ready, or due earlier, outside of a round."""
+        ...
 
 
 class Callback(asyncio.TimerHandle):
@@ -65,6 +76,25 @@ class Callback(asyncio.TimerHandle):
         return self.when_s
 
 
+class Entry:
+    """A block in which code of the core runs outside of a round. A generator for this takes five times as long."""
+
+    __slots__ = ("_due_s", "_loop", "_now_s", "_outside")
+
+    def __init__(self, loop: "DeterministicLoop", now_s: float) -> None:
+        self._loop, self._now_s, self._due_s = loop, now_s, inf
+        self._outside: Outside = (None, None)
+
+    def __enter__(self) -> None:
+        self._due_s = self._loop.due_at()
+        self._outside = self._loop.begin(self._now_s)
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.finish(self._outside)
+        # Also after an error: what became ready before it must not wait for the next input.
+        self._loop.wake_if_earlier(self._due_s)
+
+
 class NumberedTask(asyncio.Task[T]):
     """A task whose hash is its number. A TaskGroup keeps its tasks in a set, and cancels them in the set's order."""
 
@@ -80,10 +110,9 @@ class NumberedTask(asyncio.Task[T]):
 class DeterministicLoop(asyncio.AbstractEventLoop):
     """Runs coroutines in rounds. A round runs what was ready when it began, in the order in which it became ready."""
 
-    def __init__(self, *, start_job: StartJob, wake: Callable[[], None] = lambda: None, now_s: float = 0.0) -> None:
-        """`wake` is called when something becomes ready, or due earlier, outside of a round."""
-        self._start_job = start_job
-        self._wake = wake
+    def __init__(self, owner: OwnsLoop, *, now_s: float = 0.0) -> None:
+        """Start at a time in seconds."""
+        self._owner = owner
         self._now_s = now_s
         self._ready: deque[Callback] = deque()
         self._timers: list[tuple[float, int, Callback]] = []
@@ -107,33 +136,31 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else inf
 
-    @contextmanager
-    def entered(self, now_s: float) -> Iterator[None]:
+    def entered(self, now_s: float) -> "Entry":
         """Let code of the core run at this time, and wake the owner if it left work.
 
         The time never goes back: an earlier time counts as the last one.
         """
-        due = self.due_at()
-        try:
-            with self._running_at(now_s):
-                yield
-        finally:
-            # Also after an error: what became ready before it must not wait for the next input.
-            if self._ready or self.due_at() < due:
-                self._wake()
+        return Entry(self, now_s)
 
     def run_round(self, now_s: float) -> None:
         """Run what is ready or due at this time. What becomes ready meanwhile waits for the next round."""
-        with self._running_at(now_s), self._ending_generators():
+        outside, hooks = self.begin(now_s), sys.get_asyncgen_hooks()
+        # A watch that is left in the middle ends in a round of this loop, and not on the loop outside.
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._end)
+        try:
             while self._timers and self._timers[0][0] <= self._now_s:
                 self._ready.append(heapq.heappop(self._timers)[2])
             for _ in range(len(self._ready)):
                 callback = self._ready.popleft()
                 if not callback.is_cancelled:
                     self._run(callback)
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            self.finish(outside)
 
-    @contextmanager
-    def _running_at(self, now_s: float) -> Iterator[None]:
+    def begin(self, now_s: float) -> Outside:
+        """Become the running loop; return what ran before. `entered` and `run_round` do this for their callers."""
         self._now_s = max(self._now_s, now_s)
         outer = events._get_running_loop()  # noqa: SLF001 # exported by asyncio for those who write event loops
         # From Python 3.14 on, a thread enters no task within another, also not one of another loop: `close` needs this.
@@ -142,23 +169,20 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
             tasks._leave_task(outer, task)  # noqa: SLF001
         events._set_running_loop(self)  # noqa: SLF001
         self._is_entered = True
-        try:
-            yield
-        finally:
-            self._is_entered = False
-            events._set_running_loop(outer)  # noqa: SLF001
-            if outer is not None and task is not None:
-                tasks._enter_task(outer, task)  # noqa: SLF001
+        return outer, task
 
-    @contextmanager
-    def _ending_generators(self) -> Iterator[None]:
-        """Let a watch that is left in the middle end in a round of this loop, and not on the loop outside."""
-        hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._end)
-        try:
-            yield
-        finally:
-            sys.set_asyncgen_hooks(*hooks)
+    def finish(self, outside: Outside) -> None:
+        """Let run again what ran before."""
+        outer, task = outside
+        self._is_entered = False
+        events._set_running_loop(outer)  # noqa: SLF001
+        if outer is not None and task is not None:
+            tasks._enter_task(outer, task)  # noqa: SLF001
+
+    def wake_if_earlier(self, due_s: float) -> None:
+        """Wake the owner if something is ready, or due before a time."""
+        if self._ready or self.due_at() < due_s:
+            self._owner.wake()
 
     def _end(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self._is_closed:
@@ -190,7 +214,7 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         handle = Callback(partial(callback, *args), context, self._now_s)
         self._ready.append(handle)
         if not self._is_entered:
-            self._wake()
+            self._owner.wake()
         return handle
 
     def call_later(
@@ -208,7 +232,7 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         if len(self._timers) > self._most_timers:
             self._remove_cancelled()
         if not self._is_entered:
-            self._wake()
+            self._owner.wake()
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -233,7 +257,7 @@ class DeterministicLoop(asyncio.AbstractEventLoop):
         if executor is not None:
             raise ValueError("the owner of the loop runs its jobs")
         result: asyncio.Future[T] = self.create_future()
-        self._start_job(partial(func, *args), result)
+        self._owner.run_job(partial(func, *args), result)
         return result
 
     def get_debug(self) -> bool:

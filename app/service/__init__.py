@@ -92,7 +92,7 @@ async def serve(
         rights = [Rights(kubernetes.reviews, settings)] if kubernetes else []
         watchdog = Watchdog(Alarm(metrics))
         published = health.Published(shell, *rights, *doors)
-        visits = Visits(asyncio.get_running_loop(), within=shell.reading)
+        visits = Visits(asyncio.get_running_loop(), state=shell)
         callers = _callers(settings, kubernetes.reviews if kubernetes else None, visits)
         app = operations.application(
             components.inspect, metrics, watchdog, callers=callers, ready=published, asks=visits

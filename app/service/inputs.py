@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from app.core.commands import CommandCluster, Executes, Keep
-from app.core.loop import DeterministicLoop, Job
+from app.core.loop import DeterministicLoop, Entry, Job
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
 from app.model.question import BindQuestion, FilterAnswer, PodQuestion, Scores
 from app.model.seam import RawObject, WatchEvent
@@ -77,9 +77,7 @@ class Core:
         self._shell = shell
         self._wall_s = stamp.wall_s
         # The loop has none of asyncio's methods for I/O, which are abstract.
-        self._loop = DeterministicLoop(  # type: ignore[abstract]
-            start_job=self._start_job, wake=shell.wake, now_s=stamp.monotonic_s
-        )
+        self._loop = DeterministicLoop(self, now_s=stamp.monotonic_s)  # type: ignore[abstract]
         self.cluster = CommandCluster(self._loop, shell)
         clocks = Clocks(monotonic=self._loop.time, wall=lambda: self._wall_s)
         with self.entered(stamp):
@@ -96,12 +94,10 @@ class Core:
 
     # Time -------------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def entered(self, stamp: Stamp) -> Iterator[None]:
-        """Let code of the components run at this time."""
+    def entered(self, stamp: Stamp) -> Entry:
+        """Let code of the components run at this time, until the end of the block."""
         self._wall_s = stamp.wall_s
-        with self._loop.entered(stamp.monotonic_s):
-            yield
+        return self._loop.entered(stamp.monotonic_s)
 
     @contextmanager
     def reading(self, stamp: Stamp) -> Iterator[None]:
@@ -225,12 +221,19 @@ class Core:
             # Not by the loop's method, which counts the tasks: a replay has no observers.
             asyncio.Task(begin(), loop=self._loop).add_done_callback(lambda _: told())
 
-    # Inside -----------------------------------------------------------------------------------------------------------
+    # For the loop -----------------------------------------------------------------------------------------------------
 
-    def _start_job(self, job: Job, result: asyncio.Future[Any]) -> None:
+    def run_job(self, job: Job, result: asyncio.Future[Any]) -> None:
+        """Let the shell run a job under a number."""
         number = next(self._job_numbers)
         self._jobs[number] = result
         self._shell.start_job(number, job)
+
+    def wake(self) -> None:
+        """Let the shell run a round soon."""
+        self._shell.wake()
+
+    # Inside -----------------------------------------------------------------------------------------------------------
 
     def _finish(self, number: int, result: Any, error: BaseException | None) -> None:
         waits = self._jobs.pop(number, None)

@@ -28,7 +28,7 @@ from app.telemetry import Metrics
 
 log = structlog.get_logger()
 
-TURN_S = 0.0005
+TURN_US = 500
 """How long the shell runs one round after another before the main loop looks at its sockets again."""
 
 DRIFT_US = 1000
@@ -92,17 +92,18 @@ class Shell:
         self._is_due = False
         if self._is_closed:
             return
-        until = self._clocks.monotonic() + TURN_S
+        stamp = self._stamp()
+        until_us = stamp.monotonic_us + TURN_US
         for number in count(1):
-            stamp = self._stamp()
             self._core.run_round(stamp)
             if not self._core.is_ready:
-                break
-            # A time-out that is due in the first round withdraws its write in the second.
-            if number > 1 and self._clocks.monotonic() > until:
-                self.wake()
+                self._set_timer(stamp)
                 return
-        self._set_timer(stamp)
+            stamp = self._stamp()
+            # A time-out that is due in the first round withdraws its write in the second.
+            if number > 1 and stamp.monotonic_us > until_us:
+                break
+        self.wake()
 
     def _set_timer(self, stamp: Stamp) -> None:
         due = self._core.due_at()

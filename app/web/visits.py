@@ -27,6 +27,14 @@ class Asks(Protocol):
         ...
 
 
+class Readable(Protocol):
+    """State that is read only within a block."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Let the block read."""
+        ...
+
+
 class OnTheSpot:
     """For callers that run on the main loop."""
 
@@ -46,12 +54,12 @@ class Visits:
         self,
         main: asyncio.AbstractEventLoop,
         *,
-        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+        state: Readable | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`within` is entered around each question."""
+        """Questions read `state`; without it they may read at any time."""
         self._main = main
-        self._within = within
+        self._state = state
         self._patience_s = patience_s
         self._one_at_a_time = asyncio.Lock()
 
@@ -60,7 +68,7 @@ class Visits:
 
         async def answered() -> tuple[T, float]:
             began = time.perf_counter()
-            with self._within():
+            with self._state.reading() if self._state else nullcontext():
                 return question(), time.perf_counter() - began
 
         async with self._one_at_a_time:

@@ -15,13 +15,14 @@ class Owner:
     def __init__(self) -> None:
         self.woken = 0
         self.jobs: list[tuple[Job, asyncio.Future[Any]]] = []
-        self.loop = DeterministicLoop(  # type: ignore[abstract]
-            start_job=lambda job, result: self.jobs.append((job, result)), wake=self.wake
-        )
+        self.loop = DeterministicLoop(self)  # type: ignore[abstract]
         self.said: list[Any] = []
 
     def wake(self) -> None:
         self.woken += 1
+
+    def run_job(self, job: Job, result: asyncio.Future[Any]) -> None:
+        self.jobs.append((job, result))
 
     def starts(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         with self.loop.entered(0.0):

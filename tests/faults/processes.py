@@ -47,7 +47,7 @@ class WorldLoop(DeterministicLoop):
     """The loop of a whole world. A job takes as long as `job_takes_s` says, and runs when its result is due."""
 
     def __init__(self, job_takes_s: Callable[[], float]) -> None:
-        super().__init__(start_job=self._start)
+        super().__init__(self)
         self._job_takes_s = job_takes_s
         self.errors: list[str] = []
         self.is_ending = False
@@ -101,7 +101,10 @@ class WorldLoop(DeterministicLoop):
         else:
             self._withheld.append(callback)
 
-    def _start(self, job: Callable[[], Any], result: "asyncio.Future[Any]") -> None:
+    def wake(self) -> None:
+        """Do nothing: rounds run until nothing is left to do."""
+
+    def run_job(self, job: Callable[[], Any], result: "asyncio.Future[Any]") -> None:
         self.call_later(self._job_takes_s(), self._deliver, job, result)
 
     def _deliver(self, job: Callable[[], Any], result: "asyncio.Future[Any]") -> None:
