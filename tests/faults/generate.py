@@ -138,7 +138,8 @@ def _work(chance: Random, shape: Shape) -> Iterator[Operation]:
         elif chance.random() < 0.1:
             member = chance.randrange(args["size"])
             gone_at = chance.uniform(at, shape.busy_s)
-            yield Operation(at=round(gone_at, 3), do="delete_pod", args={"job": args["name"], "member": member})
+            lost = {"job": args["name"], "member": member, "for_good": member % 2 == 0}
+            yield Operation(at=round(gone_at, 3), do="delete_pod", args=lost)
     for _ in range(chance.choice((0, 0, 1, 2))):
         limit = chance.choice((UNLIMITED, chance.randint(1, shape.gpus + 1)))
         change = {"quota": chance.randint(0, shape.gpus // 2), "limit": limit}

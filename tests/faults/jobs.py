@@ -28,6 +28,8 @@ class Owned:
 
     args: dict[str, Any]
     succeeded: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)
+    """Members that their owner does not create again."""
     is_deleted: bool = False
 
     @property
@@ -94,6 +96,11 @@ class Owners:
             self._api._have_it_leave(Ref.of(Resource.PODS, pod))
         self._drop_group(owned)
 
+    def give_up(self, name: str, member: int) -> None:
+        """Create a member of a job no more."""
+        if name in self.jobs:
+            self.jobs[name].given_up.add(member)
+
     def delete_pod(self, name: str, member: int) -> None:
         """Delete one pod of a job, which creates it again."""
         self._note_loss(name)
@@ -134,7 +141,7 @@ class Owners:
                 self._api.delete(Ref.of(Resource.PODS, stored))
             await asyncio.sleep(AGAIN_AFTER_FAILURE_S)
         await asyncio.sleep(AGAIN_AFTER_S)
-        if not owned.is_deleted and member not in owned.succeeded:
+        if not owned.is_deleted and member not in owned.succeeded | owned.given_up:
             self._create(owned, member)
 
     def _create(self, owned: Owned, member: int) -> None:

@@ -240,11 +240,16 @@ class Judge:
         over = self._truth.overcommitted(node, used)
         if over and not self._has_changed(name):
             self.say("capacity", f"{pod['metadata']['name']} takes {name} above its {over}")
-        gpus, healthy = used[GPU] // 1000, healthy_gpus(self._world.api, name)
+        gpus, healthy = used[GPU] // 1000 - self._broken_in_use(name), healthy_gpus(self._world.api, name)
         if requests(pod)[GPU] and gpus > healthy and not (self._has_changed(name) or self._is_blind()):
             self.say(
                 "unhealthy", f"{pod['metadata']['name']} makes {gpus} GPUs used of {healthy} healthy ones on {name}"
             )
+
+    def _broken_in_use(self, name: str) -> int:
+        """Return how many unhealthy GPUs of a node pods have had since they were healthy."""
+        machine = next((one for one in self._world.devices.machines() if one.name == name), None)
+        return len(machine.broken & machine.holders.keys()) if machine else 0
 
     def _judge_devices(self, pod: RawObject, node: str, marks: Mapping[str, str]) -> None:
         """The devices of a pod that shares GPUs are held by reservation pods on its node, and have room."""

@@ -294,7 +294,9 @@ class World:
     def _do_delete(self, job: str) -> None:
         self.owners.delete(job)
 
-    def _do_delete_pod(self, job: str, member: int) -> None:
+    def _do_delete_pod(self, job: str, member: int, for_good: bool) -> None:  # noqa: FBT001 # JSON
+        if for_good:
+            self.owners.give_up(job, member)
         self.owners.delete_pod(job, member)
 
     def _do_quota(self, queue: str, change: dict[str, Any]) -> None:
