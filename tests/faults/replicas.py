@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
 from app.model.marks import BIND_MARKER
 from app.model.names import NodeName, PodUid
-from app.model.question import BindQuestion, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
+from app.model.question import BindQuestion, Check, Failed, FilterAnswer, Fits, PodQuestion, Refused, Scores
 from app.model.reason import phrase
 from app.model.seam import KubeError, PodRef, RawObject
 from app.service import Clocks, Components
@@ -144,6 +144,10 @@ class Leeboard:
                 return act(self.components)
 
         return self.process.within(reads)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Read as a probe of /readyz does."""
+        return self.process.within(self._shell.checks)
 
     def failed(self) -> list[str]:
         """Return how components have ended, which none may."""

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 SEEDS = (4, 7, 10, 22)
 """Together they have reclaim, gangs, shared GPUs, restarts, refused and unknown writes, and changes of the lease."""
 
+LASTS_S = 200.0
 READS_EVERY_S = 3.0
 
 
@@ -40,9 +41,9 @@ def ran(world: World) -> Ran:
 
 def shortened(seed: int) -> Script:
     script = generate(seed)
-    busy_s = min(script.quiet_at, 300.0)
+    busy_s = min(script.quiet_at, LASTS_S)
     operations = tuple(one for one in script.operations if one.at < busy_s)
-    return replace(script, operations=operations, quiet_at=busy_s, end_at=busy_s + 60.0)
+    return replace(script, operations=operations, quiet_at=busy_s, end_at=busy_s + 40.0)
 
 
 class Read(World):
@@ -58,6 +59,7 @@ class Read(World):
         for host in self.hosts:
             if host.leeboard is not None:
                 host.leeboard.read(lambda components: looked(components, chance))
+                host.leeboard.checks()
 
 
 def looked(components: Components, chance: Random) -> None:
