@@ -17,7 +17,10 @@ from tests.oracle.scenarios import FAMILIES, names
 
 pytestmark = pytest.mark.slow
 
-SHARE = [*(f"{family}-2" for family in FAMILIES), "reclaim-3", "demo-7"]
+REPLAYED = ["writes-1", "restarts-2", "replicas-2", "sharing-faults-3", "reclaim-3"]
+"""They have refused and unknown writes, restarts, changes of the lease, shared GPUs and evictions."""
+
+SHARE = [*(name for family in FAMILIES if (name := f"{family}-2") not in REPLAYED), "demo-7"]
 
 PLANTED = "quiet-1"
 
@@ -27,6 +30,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 @pytest.mark.parametrize("name", SHARE)
 def test_a_scenario_says_what_is_kept(name: str) -> None:
     assert heard(name) == kept()[name], "if this is meant: python -m tests.oracle record, and say so in the commit"
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_recorded_scenario_says_what_is_kept_and_so_does_its_replay(name: str, tmp_path: Path) -> None:
+    assert heard(name, tmp_path / name) == kept()[name]
+    assert compare(tmp_path) == 0
 
 
 def test_every_scenario_is_kept_in_a_small_file() -> None:
