@@ -73,7 +73,7 @@ def _settings(chance: Random) -> dict[str, Any]:
         "stale_grace_s": chance.choice((20.0, 60.0)),
         "borrow_last": chance.random() < 0.7,
         "packing": chance.choice(("expected-use", "best-fit")),
-        "placement_strategy": "binpack" if chance.random() < 0.8 else "spread",
+        "placement": "binpack" if chance.random() < 0.8 else "spread",
     }
 
 

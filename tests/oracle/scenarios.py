@@ -76,6 +76,7 @@ NODES = ("node_gone", "node_down", "cordon", "gpu_broken")
 
 FAMILIES: Mapping[str, Family] = {
     "quiet": Family(count=6),
+    "spread": Family(count=3, settings={"placement": "spread"}),
     "restarts": Family(count=6, faults=("crash",), fault_count=8),
     "writes": Family(count=6, faults=WRITES, fault_count=20),
     "watches": Family(count=5, faults=WATCHES, fault_count=15),

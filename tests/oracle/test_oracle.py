@@ -69,7 +69,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("plant", [emptiest_node, turned_victims])
-def test_a_changed_decision_changes_the_digest_and_differs_first_in_a_command(
+def test_a_changed_decision_changes_the_digest_and_differs_first_in_a_command_or_an_answer(
     plant: Plant, recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant(monkeypatch)
@@ -79,4 +79,4 @@ def test_a_changed_decision_changes_the_digest_and_differs_first_in_a_command(
     told = capsys.readouterr().out
     assert f"{PLANTED}: " in told
     assert "1 scenarios differ" in told
-    assert '["c",' in told
+    assert '["c",' in told or '["a",' in told
