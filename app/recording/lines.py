@@ -48,7 +48,7 @@ _RESULTS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-class Kept(Protocol):
+class KeptRecords(Protocol):
     """The reduced objects so far, by number."""
 
     def __len__(self) -> int: ...
@@ -101,7 +101,7 @@ def error_of(fields: Sequence[Any]) -> Exception:
     return error
 
 
-def result_of(verb: str, fields: Any, kept: Kept) -> Any:
+def result_of(verb: str, fields: Any, kept: KeptRecords) -> Any:
     """Return the result of a Command; `kept` are the reduced objects so far."""
     if verb in LISTS:
         return _picked(kept, fields)
@@ -130,7 +130,7 @@ def event_fields(event: WatchEvent[int]) -> list[Any]:
             return ["P"]
 
 
-def event_of(fields: Sequence[Any], kept: Kept) -> WatchEvent[Any]:
+def event_of(fields: Sequence[Any], kept: KeptRecords) -> WatchEvent[Any]:
     """Return the event of `event_fields` with its objects."""
     match fields:
         case ["L", numbers, restored]:
@@ -168,5 +168,5 @@ def indexes(pairs: Sequence[int], *, known: int) -> Sequence[int]:
     return found
 
 
-def _picked(kept: Kept, pairs: Sequence[int]) -> list[Any]:
+def _picked(kept: KeptRecords, pairs: Sequence[int]) -> list[Any]:
     return [kept[index] for index in indexes(pairs, known=len(kept))]

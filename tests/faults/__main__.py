@@ -16,6 +16,8 @@ from tests.faults.shrinking import shrunk
 from tests.faults.world import Outcome, World
 
 HOUR_S = 3600.0
+PROGRESS = 20
+"""After so many seeds a line says how far it is."""
 
 
 def main() -> int:
@@ -65,11 +67,14 @@ def _many(seeds: Iterable[int], workers: int, *, goes_on: bool) -> int:
         number += 1
         hours += outcome.virtual_s / HOUR_S
         faults.update(outcome.faults)
+        if number % PROGRESS == 0:
+            print(f"{number} seeds, {hours:.1f} simulated hours", file=sys.stderr)
         if outcome.violations:
             failed += 1
             print(_told(outcome))
             for violation in outcome.violations:
                 print(f"  {str(violation)[:600]!r}", flush=True)
+            print(f"  repeat and shrink it: make simulate SEED={outcome.seed}", flush=True)
             if not goes_on:
                 break
     print(f"{number} seeds, {hours:.1f} simulated hours, {time.monotonic() - began:.0f} s; {failed} failed")
