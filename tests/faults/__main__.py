@@ -1,7 +1,6 @@
 """Runs seeds, repeats one, and shrinks the script of one that fails: `python -m tests.faults --help`."""
 
 import argparse
-import gc
 import sys
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ from tests.faults.generate import generate
 from tests.faults.recordings import recorded_in
 from tests.faults.script import Script, load
 from tests.faults.shrinking import shrunk
-from tests.faults.world import Outcome, World
+from tests.faults.world import Outcome, World, run_seed
 
 HOUR_S = 3600.0
 PROGRESS = 20
@@ -88,11 +87,6 @@ def _outcomes(seeds: Iterable[int], workers: int) -> Iterator[Outcome]:
         return
     with get_context("spawn").Pool(workers) as pool:
         yield from pool.imap(run_seed, seeds)
-
-
-def run_seed(seed: int) -> Outcome:
-    gc.set_threshold(50_000, 20, 20)
-    return World(generate(seed)).run()
 
 
 def _told(outcome: Outcome) -> str:

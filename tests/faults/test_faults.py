@@ -49,3 +49,11 @@ def test_a_failing_script_is_shrunk_to_the_operations_that_it_needs() -> None:
     small = shrunk(script.keep((*script.operations, wrong)), "error in the loop")
 
     assert small.operations == (wrong,)
+
+
+def test_seeds_run_in_several_processes() -> None:
+    command = [sys.executable, "-m", "tests.faults", "--first", "4", "--seeds", "2", "--workers", "2"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("2 seeds, ")
