@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from app.model.seam import RawObject, Resource
+from app.simulation.manifests import GROUP_ANNOTATION
 from app.simulation.stock import requests
 from tests.faults.api import ApiServer
 from tests.faults.truth import Group, Truth, is_ready, leaves, queue_of, shares
@@ -18,7 +19,12 @@ def servable(
     """
     bound = sum(bool(pod["spec"].get("nodeName")) and not leaves(pod) for pod in truth.members(group))
     least = max(1, truth.min_member(group) - bound)
-    if least > len(pods) or any(shares(pod) for pod in pods) or _has_topology(api, group):
+    if (
+        least > len(pods)
+        or any(shares(pod) for pod in pods)
+        or _has_topology(api, group)
+        or _lacks_podgroup(api, pods[0])
+    ):
         return False
     some = list(pods[:least])
     if truth.over(some[0], None, sum(truth.gpu_milli(pod) for pod in some[1:])):
@@ -31,6 +37,12 @@ def servable(
 def oldest(waiting: Mapping[Group, Sequence[RawObject]]) -> Group:
     """Return the group whose first pod was created first."""
     return min(waiting, key=lambda group: min(pod["metadata"]["creationTimestamp"] for pod in waiting[group]))
+
+
+def _lacks_podgroup(api: ApiServer, pod: RawObject) -> bool:
+    """Whether the pod names a PodGroup that its user has deleted."""
+    name = pod["metadata"].get("annotations", {}).get(GROUP_ANNOTATION)
+    return name is not None and api.one(Resource.POD_GROUPS, name, pod["metadata"]["namespace"]) is None
 
 
 def _has_topology(api: ApiServer, group: Group) -> bool:
