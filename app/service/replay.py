@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from app.core.commands import Command, Keep
+from app.core.commands import Command
 from app.core.loop import Job
 from app.model.seam import rfc3339
 from app.recording import fields, reader
@@ -195,8 +195,9 @@ class Replay:
             pass
 
     def _keep(self, passed_us: int, number: int, raw: Any) -> None:
-        stamp, keep = self._passed(passed_us), self._shell.keeps.get(number)
+        stamp, command = self._passed(passed_us), self._shell.sent.get(number)
         # After a difference, numbers may belong to other Commands.
+        keep = None if command is None else command.keep
         self._kept.add(None if keep is None else self._core.keep(number, keep, raw, stamp))
 
     def _answer_at_once(self, passed_us: int, verb: str, question: Any, recorded: Any) -> None:
@@ -266,13 +267,11 @@ class _Outputs:
         self.done: deque[Line] = deque()
         """What the core did since the last line that was compared."""
         self.sent: dict[int, Command] = {}
-        self.keeps: dict[int, Keep] = {}
+        """The Commands without an outcome."""
         self.jobs: dict[int, Job] = {}
 
     def execute(self, number: int, command: Command) -> None:
         self.sent[number] = command
-        if command.keep is not None:
-            self.keeps[number] = command.keep
         shown = fields.command_fields(command.verb, command.arguments, command.options)
         self._note("c", number, command.verb, shown)
 

@@ -1,6 +1,7 @@
 """The shell around the core: it tells the core the time, carries out its Commands, and delivers what happened.
 
-The shell decides nothing. It enters the core in callbacks of the main event loop, never inside one of its tasks.
+The shell decides nothing. Rounds run in callbacks of the main event loop. A question that is answered at once enters
+the core in the task of its asker.
 """
 
 import asyncio
