@@ -1,10 +1,11 @@
 """A core whose inputs, answers and Commands are recorded. It acts as a core without a recording does."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from app.core.commands import Command, Keep
 from app.core.loop import Job
@@ -19,6 +20,8 @@ from app.recording.writer import RecordingWriter
 from app.service.inputs import Core, RunsCore, Stamp
 from app.settings import Settings
 from app.telemetry import Metrics
+
+T = TypeVar("T")
 
 UNRECORDED = frozenset({"kubeconfig", "webhook_tls_dir", "admission_tls_dir", "record_dir", "record_mib"})
 """Settings of the shell alone, some of which name files of the machine."""
@@ -191,34 +194,28 @@ class RecordedCore(Core):
 
     def filter_at_once(self, question: PodQuestion, stamp: Stamp) -> FilterAnswer | None:
         """Record a question and its answer; without one it is recorded again when it is asked."""
-        with self._noted(stamp, "filter", fields.pod_question_fields(question, self._names)) as noted:
-            noted.answer = answer = super().filter_at_once(question, stamp)
-        return answer
+        shown = fields.pod_question_fields(question, self._names)
+        return self._answered(stamp, "filter", shown, partial(super().filter_at_once, question, stamp))
 
     def prioritize(self, question: PodQuestion, stamp: Stamp) -> Scores:
         """Record a question and its answer."""
-        with self._noted(stamp, "prioritize", fields.pod_question_fields(question, self._names)) as noted:
-            noted.answer = answer = super().prioritize(question, stamp)
-        return answer
+        shown = fields.pod_question_fields(question, self._names)
+        return self._answered(stamp, "prioritize", shown, partial(super().prioritize, question, stamp))
 
     def preempt(self, pod: RawObject, candidates: Mapping[Any, Any], stamp: Stamp) -> Mapping[Any, Any]:
-        """Record a question and its answer."""
-        with self._noted(stamp, "preempt", fields.victims_fields(pod, candidates)) as noted:
-            answer = super().preempt(pod, candidates, stamp)
-            noted.answer = sorted(answer)
-        return answer
+        """Record a question, and the names of the nodes of its answer."""
+        shown = fields.victims_fields(pod, candidates)
+        return self._answered(stamp, "preempt", shown, partial(super().preempt, pod, candidates, stamp), told=sorted)
 
     def mutate(self, question: AdmissionQuestion, stamp: Stamp) -> AdmissionAnswer:
         """Record a question and its answer."""
-        with self._noted(stamp, "mutate", fields.admission_question_fields(question)) as noted:
-            noted.answer = answer = super().mutate(question, stamp)
-        return answer
+        shown = fields.admission_question_fields(question)
+        return self._answered(stamp, "mutate", shown, partial(super().mutate, question, stamp))
 
     def validate(self, question: AdmissionQuestion, stamp: Stamp) -> AdmissionAnswer:
         """Record a question and its answer."""
-        with self._noted(stamp, "validate", fields.admission_question_fields(question)) as noted:
-            noted.answer = answer = super().validate(question, stamp)
-        return answer
+        shown = fields.admission_question_fields(question)
+        return self._answered(stamp, "validate", shown, partial(super().validate, question, stamp))
 
     def start(self, stamp: Stamp) -> None:
         """Record the start, then start."""
@@ -230,22 +227,17 @@ class RecordedCore(Core):
         self._tape.timed(stamp, "B", why)
         super().begin_stop(why, stamp)
 
-    @contextmanager
-    def _noted(self, stamp: Stamp, verb: str, question: Any) -> Iterator["_Noted"]:
+    def _answered(
+        self, stamp: Stamp, verb: str, question: Any, ask: Callable[[], T], *, told: Callable[[Any], Any] | None = None
+    ) -> T:
         """Record a question with what came of it: an answer, or an error, after which the state may have changed."""
-        noted = _Noted()
         try:
-            yield noted
+            answer = ask()
         except Exception as error:
             self._tape.timed(stamp, "Q", verb, question, ["error", error_fields(error)])
             raise
-        self._tape.timed(stamp, "Q", verb, question, fields.answer_fields(noted.answer))
-
-
-class _Noted:
-    """The answer to a question that is answered at once."""
-
-    answer: Any = None
+        self._tape.timed(stamp, "Q", verb, question, fields.answer_fields(told(answer) if told else answer))
+        return answer
 
 
 def answer_of(answered: asyncio.Future[Any]) -> list[Any]:
