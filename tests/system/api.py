@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,16 +43,31 @@ class ApiError(AssertionError):
         )
 
 
+class ReusedConnections(httpx.HTTPTransport):
+    """Sends a request again when the server closed its connection without an answer.
+
+    The API server closes a connection that was idle for 90 s. It does not read a request that arrives at that moment.
+    Other connections may be as old.
+    """
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request."""
+        for _ in range(WRITERS):
+            with suppress(httpx.RemoteProtocolError):
+                return super().handle_request(request)
+        return super().handle_request(request)
+
+
 class Api:
     """Kubernetes over HTTP for one user; safe to use from several threads."""
 
     def __init__(self, url: str, *, token: str, verify: ssl.SSLContext) -> None:
+        # Idle connections do not expire here: one thread would close what another has just been given (httpcore #1110).
+        limits = httpx.Limits(max_connections=WRITERS, max_keepalive_connections=WRITERS, keepalive_expiry=None)
         self._http = httpx.Client(
             base_url=url,
-            verify=verify,
             headers={"Authorization": f"Bearer {token}", "User-Agent": "leeboard-tests/1"},
-            # Idle connections do not expire: one thread would close what another has just been given (httpcore #1110).
-            limits=httpx.Limits(max_connections=WRITERS, max_keepalive_connections=WRITERS, keepalive_expiry=None),
+            transport=ReusedConnections(verify=verify, limits=limits, trust_env=False),
             timeout=30.0,
             trust_env=False,
         )
