@@ -20,7 +20,7 @@ PYTHON_FILES := app tests loadtest
 TEST_FOLDERS = $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 FAST_TESTS = $(sort $(TEST_FOLDERS) $(wildcard tests/test_*.py))
 # All that depends on admission policies, their CEL or the match conditions of webhooks, and one of each other kind.
-VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed crds policies admission_webhooks attacks attacks_by_owners \
+VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds policies admission_webhooks attacks attacks_by_owners \
 	attacks_past_admission reservation_rules gpu_runtime gpunodes held_pods queues_and_gangs planner_actions \
 	disruption_budgets gpu_sharing why why_elsewhere workloads lifecycle)
 

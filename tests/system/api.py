@@ -30,6 +30,7 @@ RUN_FOR = "simulation.example.com/run-for"
 
 NAMESPACED = {"Pod", "Job", "PodGroup", "Lease", "ConfigMap", "Secret", "ServiceAccount", "Role", "RoleBinding"}
 NAMESPACED |= {"Deployment", "ReplicaSet", "Service", "PodDisruptionBudget", "Event"}
+NAMESPACED |= {"ResourceClaim", "ResourceClaimTemplate"}
 WRITERS = 16
 
 

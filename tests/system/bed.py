@@ -19,7 +19,7 @@ from typing import Self
 
 import httpx
 
-from tests.system import audit, children
+from tests.system import audit, children, features
 from tests.system.api import Api
 from tests.system.children import Child
 from tests.system.controlplane import build
@@ -51,6 +51,8 @@ CONTROLLERS = (
     "statefulset-controller",
     "cronjob-controller",
     "ttl-after-finished-controller",
+    "resourceclaim-controller",
+    "device-taint-eviction-controller",
     "validatingadmissionpolicy-status-controller",
 )
 PLAIN_SCHEDULER = """\
@@ -167,10 +169,11 @@ class Bed:
             text = text.replace(f"${{{placeholder}}}", value)
         path = self.folder / f"{name}.yaml"
         path.write_text(text)
-        return self.start(name, [self.programs / "kube-scheduler", f"--config={path}", "--secure-port=0", *flags])
+        command = [self.programs / "kube-scheduler", f"--config={path}", "--secure-port=0", *features.GATES, *flags]
+        return self.start(name, command)
 
     def start_controller_manager(self) -> Child:
-        """Start the controllers that Jobs, service accounts, namespaces and node failures need."""
+        """Start the controllers that Jobs, service accounts, namespaces, node failures and claims need."""
         return self.start(
             "kube-controller-manager",
             [
@@ -184,6 +187,7 @@ class Bed:
                 "--secure-port=0",
                 "--kube-api-qps=500",
                 "--kube-api-burst=1000",
+                *features.GATES,
             ],
         )
 
@@ -305,6 +309,8 @@ class Bed:
                 "--enable-priority-and-fairness=false",
                 "--max-requests-inflight=4000",
                 "--max-mutating-requests-inflight=2000",
+                *features.GATES,
+                *features.SERVED,
                 *self._apiserver_options(),
             ],
         )

