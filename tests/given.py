@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from app.model.mix import TypicalMix, TypicalPod
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
-from app.model.pod import Placed, Pod
+from app.model.pod import Placed, Pod, ResourceClaim
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Resources
@@ -34,6 +34,12 @@ def pod(name: str, *, gpus: int = 1, cpu: int = 1, queue: str = "q", gang: str =
         request=Resources(cpu_milli=cpu * 1000, gpu_milli=gpus * 1000, pods=1),
         **more,  # type: ignore[arg-type] # free-form by design
     )
+
+
+def claim(key: str, device_class: str, count: int, **more: object) -> ResourceClaim:
+    """Build a claim for devices that nodes have as the resource `dra:<device_class>`; each costs a GPU."""
+    asked = ((f"dra:{device_class}", count),)
+    return ResourceClaim(key=key, scalars=asked, cost_milli=1000 * count, **more)  # type: ignore[arg-type] # free-form
 
 
 def placed(pod: Pod, on: str, *devices: str) -> Placed:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from random import Random, SystemRandom
 from types import TracebackType
@@ -90,6 +91,10 @@ class KubeCluster(KubeObjects):
         collection = Collection.of(resource)
         if name:
             collection = collection.named(namespace, name)
+        for _ in collection.older:
+            with suppress(NotFoundError):
+                return await self._list(collection.path, keep, MANY[depth], selector=collection.selector)
+            collection = collection.next_version()
         return await self._list(collection.path, keep, MANY[depth], selector=collection.selector)
 
     async def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:

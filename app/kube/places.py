@@ -16,6 +16,18 @@ SELECTORS = {Resource.PODS: "&fieldSelector=" + UNFINISHED}
 """A finished pod leaves the selection, so it arrives as DELETED, with its last state inside the selection."""
 
 
+OLDER: Mapping[Resource, tuple[str, ...]] = {
+    resource: tuple(resource.value.replace("/v1/", f"/{version}/") for version in versions)
+    for resource, versions in {
+        Resource.DEVICE_CLASSES: ("v1beta2", "v1beta1"),
+        Resource.RESOURCE_SLICES: ("v1beta2", "v1beta1"),
+        Resource.DEVICE_TAINT_RULES: ("v1beta2", "v1alpha3"),
+        Resource.RESOURCE_CLAIMS: ("v1beta2", "v1beta1"),
+    }.items()
+}
+"""The paths of a kind in older API versions, the newest first, for API servers that do not serve the newest one."""
+
+
 def _partial(form: str) -> ReadTerms:
     # An aggregated API server that does not support this form answers with whole objects.
     return ReadTerms(accept=f"{ANY_JSON};as={form};g=meta.k8s.io;v=v1,{ANY_JSON}", owed=False)
@@ -32,6 +44,8 @@ class Collection:
     """The objects of one kind that are followed."""
 
     path: str
+    older: tuple[str, ...] = ()
+    """The paths to be tried in turn where that path is not served."""
     selector: str = ""
     """It is appended to the query, including its ampersand."""
     listed: ReadTerms = OWED
@@ -40,18 +54,24 @@ class Collection:
     @classmethod
     def of(cls, resource: Resource) -> "Collection":
         """Return the collection of a kind that Leeboard always needs."""
-        return cls(path=resource.value, selector=SELECTORS.get(resource, ""))
+        return cls(path=resource.value, older=OLDER.get(resource, ()), selector=SELECTORS.get(resource, ""))
 
     @classmethod
     def at(cls, path: str, depth: Depth) -> "Collection":
         """Return the collection of a kind that may be not installed or not readable."""
         return cls(path=path, listed=MANY[depth], watched=ONE[depth])
 
+    def next_version(self) -> "Collection":
+        """Return the same in its next older API version; after the oldest, in the newest one again."""
+        path, *older = (*self.older, self.path)
+        return replace(self, path=path, older=tuple(older))
+
     def named(self, namespace: str, name: str) -> "Collection":
         """Return the collection restricted to one name in a namespace; an empty namespace means the whole cluster."""
         one = quote(f"metadata.name={name}", safe="")
         selector = f"{self.selector}{quote(',')}" if self.selector else "&fieldSelector="
-        return replace(self, path=namespaced(self.path, namespace), selector=selector + one)
+        older = tuple(namespaced(path, namespace) for path in self.older)
+        return replace(self, path=namespaced(self.path, namespace), older=older, selector=selector + one)
 
     @property
     def kind(self) -> str:

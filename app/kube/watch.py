@@ -6,7 +6,8 @@ clean end (the API server ends each watch in time)      reconnect from the last 
 any other ERROR event, or an outdated list              `Lost`, pause, list again
 silence, garbage, lost connection, refusal              `Lost`, pause, reconnect from the last resourceVersion
 silence or garbage again before any line                `Lost`, pause, list again
-404: the kind is not installed; 403: not readable       `Lost`, 10-30 s (sooner if it was installed), list
+404: not served in this API version                     list in the next older version, at once
+404 in each version: not installed; 403: not readable   `Lost`, 10-30 s (sooner if it was installed), list
 An API server that has just started refuses what it will serve soon. Therefore `Lost.denied` is set only after PATIENCE
 refusals in a row, or for a kind that is not installed and never was.
 An outdated list comes from an API server that lags, or from a restored store. Only a restored store repeats it:
@@ -75,6 +76,7 @@ class Watch(Generic[T]):
         self._failures = 0  # attempts that have ended since the last line
         self._past: list[int] = []  # resourceVersions, since the last event, of lists older than `_newest`
         self._refusals = 0  # attempts in a row that ended because the kind is not installed or not readable
+        self._untried = len(collection.older)  # API versions that have not been tried since the last pause
         self._is_lost = False
 
     async def events(self) -> AsyncGenerator[WatchEvent[T], None]:
@@ -89,6 +91,8 @@ class Watch(Generic[T]):
             except ExpiredError:
                 self._version = ""
             except KubeError as error:
+                if isinstance(error, NotFoundError) and self._has_turned():
+                    continue
                 cause = error
                 self._refusals = self._refusals + 1 if _is_refusal(error) else 0
                 yield self._lose(error)
@@ -104,6 +108,16 @@ class Watch(Generic[T]):
                 async for lines in stream:
                     yield self._take(decode(lines, self._keep))
 
+    def _has_turned(self) -> bool:
+        """Turn to the next API version of the kind; return whether that one has not been tried since the last pause."""
+        self._version = ""
+        self._collection = self._collection.next_version()
+        self._untried -= 1
+        if self._untried >= 0:
+            return True
+        self._untried = len(self._collection.older)
+        return False
+
     def _take(self, batch: Batch[T]) -> list[WatchEvent[T]]:
         self._version = batch.version
         self._newest = max(self._newest, _number(batch.version))
@@ -116,7 +130,7 @@ class Watch(Generic[T]):
         if is_broken_again or isinstance(error, StaleError | NotFoundError):
             self._version = ""
         if isinstance(error, NotFoundError):
-            return Lost(f"{self._collection.kind} is not installed", denied=self._is_denied(error))
+            return Lost(f"{self._collection.kind} is not installed", denied=self._is_denied(error), absent=True)
         return Lost(str(error), denied=self._is_denied(error))
 
     def _is_denied(self, error: KubeError) -> bool:

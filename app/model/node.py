@@ -17,6 +17,27 @@ class Taint:
     effect: str = "NoSchedule"
 
 
+DEVICES_PREFIX = "dra:"
+"""Of the labels and resources of nodes that count devices for claims. No label of a user contains a colon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDevices:
+    """The devices of a node that claims can get: the free ones, and those with which its pods are charged."""
+
+    gpu_milli: int = 0
+    """Whole GPUs."""
+    scalars: Scalars = ()
+    """Partitions of GPUs, by profile."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """The number of devices by model, as labels: constraints of pods with claims refer to them."""
+    by_name: bool = False
+    """Containers that request GPUs by the name of their resource get these devices as well (KEP-5004)."""
+
+
+NO_DEVICES = NodeDevices()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A node as the watch last showed it."""
@@ -31,6 +52,8 @@ class Node:
     """The node declares GPUs of any kind, even when none is allocatable now."""
     shares_devices: bool = True
     """False when no pod gets a fraction of a GPU here: the GPUs use MIG, or the device plugin already shares them."""
+    by_claim_only: bool = False
+    """Pods get its GPUs by ResourceClaims, not by the name of a resource."""
     layout: Layout | None = None
     """The links between its GPUs, as its agent reports them; None when unknown."""
     labels: Mapping[str, str] = field(default_factory=dict)

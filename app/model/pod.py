@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
+from app.model.dra import ClaimKey
 from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.owner import Origin
 from app.model.resources import GPU_MILLI, MAX_AMOUNT, NOTHING, Resources, Scalars, is_gpu, mig_milli
@@ -115,14 +116,20 @@ class Sharing:
         return self.devices * self.portion_ppm * GPU_MILLI // PPM
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceClaim:
-    """A DRA ResourceClaim with one request. Pods that name the same claim share its devices."""
+    """A DRA ResourceClaim that pods may share. It is in use on one node, and holds its devices there once."""
 
     key: str
     """Namespace and name."""
-    device_class: str
-    count: int
+    claim: ClaimKey | None = None
+    """The same, for an object of the cluster."""
+    gpu_milli: int = 0
+    """What it takes of the whole GPUs of a node."""
+    scalars: Scalars = ()
+    """What it takes of other devices."""
+    cost_milli: int = 0
+    """What the queue of each of its pods pays (KAI)."""
     queue: QueueName | None = None
     """The queue in the claim's label. In KAI, only pods of this queue may use a shared claim."""
     shared: bool = False
@@ -175,6 +182,11 @@ class Pod:
     scalars: Scalars = ()
     """Extended resources by name, including MIG profiles."""
     claims: tuple[ResourceClaim, ...] = ()
+    """The claims for GPUs that the pod may share with others. Those of the pod alone are part of `request`."""
+    by_claim_milli: int = 0
+    """The part of `request.gpu_milli` that claims of the pod ask for; containers ask for the rest by name."""
+    claims_milli: int = 0
+    """By how much the queue pays more, or less, for the claims of the pod alone than `request` has of them."""
     constraint: Constraint = ANYWHERE
     labels: Mapping[str, str] | None = None
     """Kept only for pods to which an affinity may refer; None means no labels."""
@@ -230,8 +242,8 @@ class Pod:
 
     kube-scheduler does not consider the pod before the claim exists.
     """
-    names_claims: bool = False
-    """The pod names ResourceClaims. kube-scheduler considers the pod only when they exist."""
+    claim_names: tuple[str, ...] = ()
+    """The ResourceClaims of its namespace that the pod names. kube-scheduler considers the pod only when they exist."""
     ungrouped: str = ""
     """One sentence while the PodGroup from its owners is not known yet; empty when it is known."""
     node: NodeName | None = None
@@ -269,21 +281,26 @@ class Pod:
         return bool(self.bound_queue) and self.node is not None
 
     @property
+    def asks_by_name(self) -> bool:
+        """Return whether containers request whole GPUs by the name of the resource, not by a claim."""
+        return self.request.gpu_milli > self.by_claim_milli
+
+    @property
     def asks_for_gpus(self) -> bool:
         """Return whether the pod requests GPUs, or fractions of them, in any form."""
-        has_any = self.request.gpu_milli > 0 or self.sharing is not None or bool(self.claims)
+        has_any = self.request.gpu_milli > 0 or self.sharing is not None or bool(self.claims or self.claims_milli)
         return has_any or any(is_gpu(name) for name, _ in self.scalars)
 
     def charge(self, device_memory_mib: int) -> Resources:
         """Return what the pod's queue pays, given the memory of a device on the node.
 
-        A MIG profile `Ng` costs N GPUs (KAI's rule); a claim costs one GPU per device. Each pod that shares a claim
-        pays the whole claim, as in KAI. No amount exceeds `MAX_AMOUNT`.
+        A MIG profile `Ng` costs N GPUs (KAI's rule); a claim costs one GPU per whole device. Each pod that shares a
+        claim pays the whole claim, as in KAI. No amount exceeds `MAX_AMOUNT`.
         """
-        if self.sharing is None and not self.scalars and not self.claims:
+        if self.sharing is None and not self.scalars and not self.claims and not self.claims_milli:
             return self.request
-        gpu_milli = self.request.gpu_milli + mig_milli(self.scalars)
-        gpu_milli += GPU_MILLI * sum(claim.count for claim in self.claims)
+        gpu_milli = self.request.gpu_milli + mig_milli(self.scalars) + self.claims_milli
+        gpu_milli += sum(claim.cost_milli for claim in self.claims)
         if self.sharing is not None:
             gpu_milli += self.sharing.gpu_milli(device_memory_mib)
         cpu_milli, memory_bytes, _, pods = self.request.amounts

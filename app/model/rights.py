@@ -84,6 +84,11 @@ ALWAYS: tuple[Right, ...] = (
     *_of(KAI, "podgroups", ("list", "watch"), NOTHING_DECIDED),
     *_of("kai.scheduler", "topologies", ("list", "watch"), "PodGroups with a topology wait", optional=True),
     *_of("leeboard.dev", "gpunodes", ("list", "watch"), "pods that request a part of a GPU wait", optional=True),
+    *(
+        right
+        for kind in ("deviceclasses", "resourceslices", "devicetaintrules", "resourceclaims")
+        for right in _of("resource.k8s.io", kind, ("list", "watch"), "pods with ResourceClaims wait", optional=True)
+    ),
     *_of("", "pods", ("get",), "the outcome of a write without an answer stays unknown, and its gang waits"),
     *_of("", "pods/binding", ("create",), "no pod gets its node"),
     *_of("", "pods/status", ("patch",), "parked pods are not woken when their turn comes, and no pod is evicted"),

@@ -32,6 +32,10 @@ class Resource(Enum):
     POD_GROUPS = "apis/scheduling.run.ai/v2alpha2/podgroups"
     TOPOLOGIES = "apis/kai.scheduler/v1alpha1/topologies"
     GPU_NODES = "apis/leeboard.dev/v1alpha1/gpunodes"
+    DEVICE_CLASSES = "apis/resource.k8s.io/v1/deviceclasses"
+    RESOURCE_SLICES = "apis/resource.k8s.io/v1/resourceslices"
+    DEVICE_TAINT_RULES = "apis/resource.k8s.io/v1/devicetaintrules"
+    RESOURCE_CLAIMS = "apis/resource.k8s.io/v1/resourceclaims"
 
     # Each event looks up its kind a dozen times. In Python 3.11 an Enum's own hash runs in Python.
     __hash__ = object.__hash__
@@ -75,6 +79,8 @@ class Lost:
     cause: str
     denied: bool = False
     """The kind is not installed, or may not be read: waiting for its objects is useless."""
+    absent: bool = False
+    """The kind is not installed, in none of its API versions."""
 
 
 WatchEvent = Listed[T] | Changed[T] | Deleted[T] | Progress | Lost

@@ -187,6 +187,15 @@ class NodeTable:
         return found
 
     @property
+    def by_claim_only(self) -> Mask | None:
+        """The nodes that give their GPUs by ResourceClaims only, shape [node]; None when there are none."""
+        found: Mask | None = self.memo.get("by_claim_only")
+        if found is None:
+            found = np.array([node.by_claim_only for node in self.nodes], dtype=np.bool_)
+            self.memo.remember("by_claim_only", found)
+        return found if found.any() else None
+
+    @property
     def capacity(self) -> Resources:
         """The sum of all nodes that take pods."""
         # Selecting columns first takes ten times as long at 15,000 nodes.

@@ -8,8 +8,18 @@ from app.cluster.decode.demand import GPU_RESOURCE, UNBOUNDED, is_extended
 from app.cluster.decode.gpu_nodes import MOST_DEVICES, MOST_FAILURES, MOST_PODS
 from app.cluster.decode.layout import MOST_LINKS
 from app.cluster.decode.nodes import MOST_EXTENDED
+from app.cluster.decode.pods import QUEUE_LABELS
 from app.cluster.decode.policy import STALENESS_ANNOTATION
 from app.cluster.decode.reading import MOST_ITEMS
+from app.cluster.decode.resource_claims import (
+    FOR_EXTENDED_RESOURCE,
+    MOST_ALTERNATIVES,
+    MOST_REQUESTS,
+    MOST_RESULTS,
+    MOST_SELECTORS,
+)
+from app.cluster.decode.resource_slices import MOST_ATTRIBUTES, MOST_COUNTER_SETS, MOST_COUNTERS, MOST_TAINTS
+from app.cluster.decode.resource_slices import MOST_DEVICES as MOST_SLICE_DEVICES
 from app.cluster.encode.status_fields import (
     VOLATILE,
     GroupTotals,
@@ -189,6 +199,96 @@ PROVISIONING_REQUEST = fields(
     }
 )
 
+_SELECTORS = items(fields({"cel": fields({"expression": plain})}), MOST_SELECTORS)
+_EXACTLY = {
+    **texts("name", "deviceClassName", "allocationMode", "count", "adminAccess"),
+    "selectors": _SELECTORS,
+    "capacity": fields({"requests": entries(most=MOST_ITEMS)}),
+}
+_REQUEST = fields(
+    {**_EXACTLY, "exactly": fields(_EXACTLY), "firstAvailable": items(fields(_EXACTLY), MOST_ALTERNATIVES)}
+)
+_RESULT = fields({**texts("driver", "pool", "device", "adminAccess"), "consumedCapacity": entries(most=MOST_ITEMS)})
+_CLAIM = fields(
+    {
+        "metadata": fields(
+            {
+                **STAMPS,
+                "labels": fields(dict.fromkeys(QUEUE_LABELS, plain)),
+                "annotations": fields({FOR_EXTENDED_RESOURCE: plain}),
+                "ownerReferences": REFERENCES,
+            }
+        ),
+        "spec": fields(
+            {
+                "devices": fields(
+                    {
+                        "requests": items(_REQUEST, MOST_REQUESTS),
+                        "constraints": items(fields(texts("matchAttribute")), MOST_REQUESTS),
+                    }
+                )
+            }
+        ),
+        "status": fields(
+            {
+                "allocation": fields(
+                    {
+                        "devices": fields({"results": items(_RESULT, MOST_RESULTS)}),
+                        "nodeSelector": fields(
+                            {
+                                "nodeSelectorTerms": items(
+                                    fields(
+                                        {
+                                            "matchFields": items(
+                                                fields({"key": plain, "values": items(plain, 1)}), MOST_ITEMS
+                                            )
+                                        }
+                                    ),
+                                    MOST_ITEMS,
+                                )
+                            }
+                        ),
+                    }
+                )
+            }
+        ),
+    }
+)
+_DEVICE_CLASS = fields({"metadata": METADATA, "spec": fields({"selectors": _SELECTORS, "extendedResourceName": plain})})
+_COUNTERS = fields({"value": plain})
+_SLICE_DEVICE = {
+    **texts("nodeName", "allowMultipleAllocations"),
+    "attributes": entries(fields(texts("string", "bool", "int", "version")), most=MOST_ATTRIBUTES),
+    "capacity": entries(_COUNTERS, most=MOST_ATTRIBUTES),
+    "consumesCounters": items(
+        fields({"counterSet": plain, "counters": entries(_COUNTERS, most=MOST_COUNTERS)}), MOST_COUNTER_SETS
+    ),
+    "taints": items(fields(texts("effect")), MOST_TAINTS),
+}
+_RESOURCE_SLICE = fields(
+    {
+        "metadata": METADATA,
+        "spec": fields(
+            {
+                **texts("driver", "nodeName"),
+                "pool": fields(texts("name", "generation", "resourceSliceCount")),
+                "sharedCounters": items(
+                    fields({"name": plain, "counters": entries(_COUNTERS, most=MOST_COUNTERS)}), MOST_COUNTER_SETS
+                ),
+                "devices": items(
+                    fields({"name": plain, **_SLICE_DEVICE, "basic": fields(_SLICE_DEVICE)}), MOST_SLICE_DEVICES
+                ),
+            }
+        ),
+    }
+)
+_TAINT_RULE = fields(
+    {
+        "metadata": METADATA,
+        "spec": fields({"deviceSelector": fields(texts("driver", "pool", "device")), "taint": fields(texts("effect"))}),
+    }
+)
+
 KINDS: Mapping[Resource, Cut] = {
     Resource.NODES: node,
     Resource.PODS: pod,
@@ -197,5 +297,9 @@ KINDS: Mapping[Resource, Cut] = {
     Resource.POD_GROUPS: _POD_GROUP,
     Resource.TOPOLOGIES: _TOPOLOGY,
     Resource.GPU_NODES: _GPU_NODE,
+    Resource.DEVICE_CLASSES: _DEVICE_CLASS,
+    Resource.RESOURCE_SLICES: _RESOURCE_SLICE,
+    Resource.DEVICE_TAINT_RULES: _TAINT_RULE,
+    Resource.RESOURCE_CLAIMS: _CLAIM,
 }
 """What reduces the objects of each watched kind."""

@@ -124,8 +124,8 @@ def event_fields(event: WatchEvent[int]) -> list[Any]:
             return ["C", number]
         case Deleted(number):
             return ["D", number]
-        case Lost(cause, denied):
-            return ["X", cause, denied]
+        case Lost(cause, denied, absent):
+            return ["X", cause, denied, absent]
         case _:
             return ["P"]
 
@@ -139,8 +139,8 @@ def event_of(fields: Sequence[Any], kept: KeptRecords) -> WatchEvent[Any]:
             return Changed(kept[number])
         case ["D", number]:
             return Deleted(kept[number])
-        case ["X", cause, denied]:
-            return Lost(cause, denied=denied)
+        case ["X", cause, denied, absent]:
+            return Lost(cause, denied=denied, absent=absent)
         case ["P"]:
             return Progress()
         case _:

@@ -60,7 +60,7 @@ class SimulatedObjects:
     async def follow(self, path: str, keep: Callable[[RawObject], T], *, depth: Depth) -> AsyncIterator[WatchEvent[T]]:
         """Follow a kind without end. It waits for a kind that is not served yet."""
         if path not in self._stores:
-            yield Lost(f"{_kind(path)} is not installed", denied=True)
+            yield Lost(f"{_kind(path)} is not installed", denied=True, absent=True)
             await self._served[path].wait()
         async for event in self._at(path).watch(lambda item: keep(_as_deep(item, depth))):
             yield event

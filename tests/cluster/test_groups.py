@@ -8,7 +8,7 @@ import pytest
 from app.cluster.groups.groups import Members, Place, form
 from app.cluster.groups.terms import GroupTerms, terms
 from app.model.names import NodeName, PodUid, QueueName
-from app.model.pod import Placed, Pod, ResourceClaim, SchedulerMessage, Sharing
+from app.model.pod import Placed, Pod, SchedulerMessage, Sharing
 from app.model.podgroup import GroupSpec, PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
 from tests import given
@@ -326,7 +326,7 @@ def test_a_pod_that_is_being_deleted_is_not_the_reason_why_its_gang_lacks_pods(l
         ({"gpus": 0, "scalars": (("nvidia.com/mig-1g.10gb", 1),)}, True),
         ({"gpus": 0, "scalars": (("amd.com/gpu", 1),)}, True),
         ({"gpus": 0, "sharing": Sharing(portion_ppm=1)}, True),
-        ({"gpus": 0, "claims": (ResourceClaim("c", "gpu.nvidia.com", 1),)}, True),
+        ({"gpus": 0, "claims": (given.claim("c", "gpu.nvidia.com", 1),)}, True),
     ],
 )
 def test_only_pods_with_gpus_wait_until_the_healthy_gpus_are_known(asks: dict[str, Any], *, waits: bool) -> None:

@@ -9,7 +9,7 @@ from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import ANYWHERE, PPM, Constraint, Near, Operator, Placed, Pod, Requirement, ResourceClaim, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.reason import Reason, Refusal
-from app.model.resources import Resources, Scalars
+from app.model.resources import GPU_MILLI, Resources, Scalars
 from tests.conformance.seats import HOLDING, PENDING, SUCCEEDED, Seats
 from tests.conformance.vectors import Case, exact
 
@@ -193,20 +193,19 @@ class _Reader:
         named = [(name, True) for name in task.get("resource_claims") or ()]
         named += [(name, False) for name in (task.get("resource_claim_templates") or {}).values()]
         claims = [self._claim(job, name, shared=shared) for name, shared in named]
-        gpus = task["gpu"].get("dra_device_classes") or {}
+        gpus = {device_scalar(name) for name in task["gpu"].get("dra_device_classes") or {}}
         others = Counter[str]()
         for each in claims:
-            if each.device_class not in gpus:
-                others[device_scalar(each.device_class)] += each.count
-        return tuple(each for each in claims if each.device_class in gpus), tuple(others.items())
+            others.update({name: count for name, count in each.scalars if name not in gpus})
+        return tuple(each for each in claims if gpus.issuperset(dict(each.scalars))), tuple(others.items())
 
     def _claim(self, job: Case, name: str, *, shared: bool) -> ResourceClaim:
         claim = self._claims.get((job["namespace"], name), NO_SUCH_CLAIM)
         queue = (claim["labels"] or {}).get(QUEUE_LABEL)
         return ResourceClaim(
             key=f"{job['namespace']}/{name}",
-            device_class=claim["device_class"],
-            count=claim["count"],
+            scalars=((device_scalar(claim["device_class"]), claim["count"]),),
+            cost_milli=GPU_MILLI * claim["count"],
             queue=QueueName(queue) if queue else None,
             shared=shared,
         )

@@ -146,7 +146,7 @@ class Room:
                 self._share(pod.sharing, node, name, status)
 
     def _newly_claimed(self, pod: Pod, node: NodeName, status: str) -> list[tuple[str, int]]:
-        new = [(device_scalar(each.device_class), each.count) for each in pod.claims if each.key not in self.claimed]
+        new = [one for each in pod.claims if each.key not in self.claimed for one in each.scalars]
         if status in HOLDING:
             for each in pod.claims:
                 at, consumers = self.claimed.get(each.key, (node, 0))

@@ -7,6 +7,7 @@ import pytest
 
 from app.control.informers.feed import PAUSE_EVERY
 from app.control.leadership.freshness import STALE_AFTER_S
+from app.model.dra import ClaimKey
 from app.model.names import GroupKey, PodUid
 from app.model.pod import Pod
 from app.model.reason import Reason, phrase
@@ -15,8 +16,11 @@ from app.model.topology import Topology
 from app.simulation import manifests
 from app.simulation.cluster import SimulatedCluster
 from app.simulation.manifests import Job, Quota
+from tests.cluster.dra_objects import claimable
 from tests.control.grouped import Fed, Looks
 from tests.control.wired import passes
+
+DEVICES = claimable("d")
 
 T = TypeVar("T")
 
@@ -133,6 +137,7 @@ async def test_every_kind_enters_and_leaves_the_cache() -> None:
             pods=pod("one"),
             topologies=TOPOLOGY,
             gpu_nodes=GPU_NODE,
+            **{repr(resource): item for resource, item in DEVICES.items()},
         )
         (group,) = world.cache.groups.waiting().values()
         assert (set(world.cache.snapshots.table().index), set(world.cache.queues.tree()), group.priority) == (
@@ -144,7 +149,10 @@ async def test_every_kind_enters_and_leaves_the_cache() -> None:
         assert world.cache.snapshot().topologies == {"t": Topology(name="t", levels=("rack",))}
         assert set(world.cache.gpus.agents.all()) == {"a"}
 
-        for resource, item in zip(Resource, (NODE, pod("one"), CLASS, QUEUE, GROUP, TOPOLOGY, GPU_NODE), strict=True):
+        assert not world.cache.claims.pools.is_empty()
+        assert world.cache.claims.claim(ClaimKey("default", "c")) is not None
+        items = (NODE, pod("one"), CLASS, QUEUE, GROUP, TOPOLOGY, GPU_NODE, *DEVICES.values())
+        for resource, item in zip(Resource, items, strict=True):
             await world.show(resource, Deleted(item))
         assert (set(world.cache.snapshots.table().index), set(world.cache.queues.tree()), world.pods()) == (
             set(),
@@ -154,6 +162,8 @@ async def test_every_kind_enters_and_leaves_the_cache() -> None:
         assert world.cache.groups.progress.min_member(GroupKey("q", "gang")) == 1
         assert world.cache.snapshot().topologies == {}
         assert not world.cache.gpus.agents.all()
+        assert world.cache.claims.pools.is_empty()
+        assert world.cache.claims.claim(ClaimKey("default", "c")) is None
 
 
 async def test_the_start_time_of_a_pod_is_updated_though_nothing_else_changes() -> None:

@@ -11,6 +11,7 @@ from app.model.names import NodeName
 from app.model.question import Fits
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
+from tests.cluster.dra_objects import claim, request
 from tests.control.wired import World, living, passes
 
 CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "single-gpu"}]
@@ -24,6 +25,12 @@ def claiming(world: World, name: str, claims: Sequence[object] = CLAIMS, **statu
     return world.cluster.create(
         Resource.PODS, pod | {"spec": pod["spec"] | {"resourceClaims": claims}, "status": status}
     )
+
+
+def claimed(world: World, *names: str) -> None:
+    """Create ResourceClaims for something that is no GPU."""
+    for name in names:
+        world.cluster.create(Resource.RESOURCE_CLAIMS, claim(name, request("nic.example.com"), namespace="q"))
 
 
 def sentence(world: World, pod: RawObject) -> str:
@@ -73,12 +80,16 @@ async def test_a_pod_gets_a_place_when_its_claim_has_been_made() -> None:
 
         world.patch(pod, status={"resourceClaimStatuses": MADE})
         await passes(1)
+        assert (world.promised(pod), "'one-0-gpu-x7f2'" in sentence(world, pod)) == (None, True)
+        claimed(world, "one-0-gpu-x7f2")
+        await passes(1)
 
         assert world.promised(pod) == "a"
 
 
 async def test_claims_that_were_made_or_need_not_be_hold_nobody_up() -> None:
     async with living("a", "b", "c") as world:
+        claimed(world, "one-0-gpu-x7f2", "mine")
         made = claiming(world, "made", resourceClaimStatuses=MADE)
         needless = claiming(world, "needless", resourceClaimStatuses=[{"name": "gpu"}])
         named = claiming(world, "named", [{"name": "gpu", "resourceClaimName": "mine"}])
@@ -112,7 +123,8 @@ async def test_a_pod_whose_claim_is_missing_asks_for_no_share_of_its_queue() -> 
 
 async def test_a_place_that_kube_scheduler_never_asks_for_comes_again_less_and_less_often() -> None:
     async with living("a", promise_ttl_s=TTL_S) as world:
-        pod = claiming(world, "one", [{"name": "gpu", "resourceClaimName": "no-such-claim"}])
+        claimed(world, "mine")
+        pod = claiming(world, "one", [{"name": "gpu", "resourceClaimName": "mine"}])
         await passes(1)
 
         found = await places(world, pod, 4 * 3600)
@@ -125,7 +137,8 @@ async def test_a_place_that_kube_scheduler_never_asks_for_comes_again_less_and_l
 
 async def test_others_get_the_room_of_a_pod_that_kube_scheduler_does_not_ask_about() -> None:
     async with living("a", promise_ttl_s=TTL_S) as world:
-        silent = claiming(world, "one", [{"name": "gpu", "resourceClaimName": "no-such-claim"}])
+        claimed(world, "mine")
+        silent = claiming(world, "one", [{"name": "gpu", "resourceClaimName": "mine"}])
         await passes(1)
         other = world.pod("two")
         assert world.promised(silent) == "a"
@@ -135,8 +148,8 @@ async def test_others_get_the_room_of_a_pod_that_kube_scheduler_does_not_ask_abo
         assert (world.promised(silent), world.promised(other)) == (None, "a")
         assert world.reason(silent) is Reason.NOT_CONSIDERED
         assert sentence(world, silent) == (
-            "The scheduler did not send pod one-0 while a node was reserved for it; check that each ResourceClaim that"
-            " the pod names exists, and that kube-scheduler runs."
+            "The scheduler did not send pod one-0 while a node was reserved for it; check that kube-scheduler runs, and"
+            " that its configuration has a profile for the pod's schedulerName and names Leeboard as an extender."
         )
 
 

@@ -14,6 +14,7 @@ from app.model.seam import RawObject, Resource
 from app.simulation import manifests
 from app.simulation.cluster import Ref, SimulatedCluster
 from app.simulation.manifests import Job, Quota
+from tests.cluster.dra_objects import claimable
 from tests.control.grouped import Fed, Looks
 from tests.control.wired import passes
 
@@ -82,6 +83,12 @@ def furnished() -> SimulatedCluster:
     cluster.create(Resource.GPU_NODES, gpu_node())
     cluster.create(Resource.POD_GROUPS, manifests.pod_group(Job(name="g", queue="q", group="g"), min_member=1))
     return cluster
+
+
+def add_devices(cluster: SimulatedCluster) -> None:
+    cluster.create(Resource.NODES, manifests.node("c", gpus=0, cpu=64, labels={}))
+    for resource, item in claimable("c").items():
+        cluster.create(resource, item)
 
 
 def gpu_node() -> RawObject:
@@ -415,6 +422,7 @@ async def test_no_field_of_the_wrong_type_frees_anything(resource: Resource) -> 
     cluster.create(Resource.PODS, running("q", "b", gpus=1))
     cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
     cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("train"))
+    add_devices(cluster)
     async with watched(cluster) as world:
         raw, before = cluster.objects(resource)[0], world.free()
         assert before["a 2"] == 2000
@@ -433,6 +441,7 @@ async def test_no_list_with_a_field_of_the_wrong_type_frees_anything(resource: R
     cluster.create(Resource.PODS, running("p"))
     cluster.create(Resource.TOPOLOGIES, manifests.topology("t", "rack"))
     cluster.create(Resource.PRIORITY_CLASSES, manifests.priority_class("train"))
+    add_devices(cluster)
     async with watched(cluster) as world:
         raw, *others = cluster.objects(resource)
         before, keep = world.free(), world.feed._keep

@@ -157,7 +157,7 @@ async def test_a_kind_that_is_not_installed_is_denied_at_once_and_found_later(
 
     events = await first(2, cluster.follow(JOBS, whole, depth=Depth.METADATA))
 
-    assert events == [Lost("jobs.batch is not installed", denied=True), Listed([])]
+    assert events == [Lost("jobs.batch is not installed", denied=True, absent=True), Listed([])]
     assert all(10 <= pause <= 30 for pause in pauses)
 
 

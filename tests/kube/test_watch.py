@@ -406,7 +406,34 @@ async def test_a_kind_that_is_not_installed_is_requested_periodically(
 
     events = await first(3, cluster.watch(Resource.POD_GROUPS, whole))
 
-    assert events == [Lost("podgroups.scheduling.run.ai is not installed", denied=True)] * 2 + [EMPTY]
+    assert events == [Lost("podgroups.scheduling.run.ai is not installed", denied=True, absent=True)] * 2 + [EMPTY]
+    assert all(10 <= pause <= 30 for pause in pauses)
+
+
+async def test_older_versions_of_a_kind_are_tried_at_once(
+    server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
+) -> None:
+    missing = says(b"404 page not found\n", code=404)
+    server.will(missing, missing, lists(), streams(A))
+
+    events = await first(2, cluster.watch(Resource.RESOURCE_CLAIMS, whole))
+
+    assert events == [EMPTY, CHANGED_A]
+    versions = ["v1", "v1beta2", "v1beta1", "v1beta1"]
+    assert [request.path for request in server.seen] == [
+        f"/apis/resource.k8s.io/{version}/resourceclaims" for version in versions
+    ]
+    assert list(pauses) == []
+
+
+async def test_a_kind_that_is_served_in_no_version_is_requested_periodically(
+    server: FakeApiServer, cluster: KubeCluster, pauses: Pauses
+) -> None:
+    server.will(*[says(b"404 page not found\n", code=404)] * 3, lists())
+
+    events = await first(2, cluster.watch(Resource.RESOURCE_CLAIMS, whole))
+
+    assert events == [Lost("resourceclaims.resource.k8s.io is not installed", denied=True, absent=True), EMPTY]
     assert all(10 <= pause <= 30 for pause in pauses)
 
 

@@ -18,6 +18,7 @@ from app.recording.kind_fields import NO_PODS, NO_ROOM, NO_USAGE, NOBODYS_QUEUE
 from app.simulation import manifests
 from tests.cluster import raw as builders
 from tests.cluster import test_decode_garbage as full
+from tests.cluster.dra_objects import claim, claimable, device_class, gpu, partitioned, request, resource_slice
 
 Raw = dict[str, Any]
 Reader = Callable[[Any], object]
@@ -75,6 +76,10 @@ READERS: Mapping[Resource, tuple[Reader, ...]] = {
     Resource.POD_GROUPS: (decode.pod_group, status_of(GROUP_STATUS), writer),
     Resource.TOPOLOGIES: (decode.topology,),
     Resource.GPU_NODES: (decode.gpu_node,),
+    Resource.DEVICE_CLASSES: (decode.device_class,),
+    Resource.RESOURCE_SLICES: (decode.resource_slice,),
+    Resource.DEVICE_TAINT_RULES: (decode.device_taint_rule,),
+    Resource.RESOURCE_CLAIMS: (decode.resource_claim,),
 }
 
 
@@ -170,6 +175,26 @@ GPU_NODE: Raw = {
         ],
     },
 }
+_DEVICES, _COUNTERS = partitioned("gpu-0")
+_TAINTED = gpu("gpu-1", taints=[{"key": "k", "effect": "NoExecute"}], nodeName="m", allowMultipleAllocations=True)
+SLICE: Raw = resource_slice("n", [*_DEVICES, _TAINTED], counters=[_COUNTERS])
+FLAT_SLICE: Raw = resource_slice("n", [{"name": "g", "basic": gpu("g")}])
+CLAIM: Raw = claim(
+    "c",
+    request("gpu", "true", count=2, adminAccess=False, capacity={"requests": {"memory": "1Gi"}}),
+    {"name": "first", "firstAvailable": [{"name": "a", "deviceClassName": "gpu", "count": 1, "selectors": []}]},
+    owner="u",
+    on="n",
+    devices=["gpu-0"],
+    labels={"kai.scheduler/queue": "q"},
+    results={"adminAccess": True, "consumedCapacity": {"memory": "1Gi"}, "shareID": "s"},
+)
+CLAIM["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+CLAIM["spec"]["devices"]["constraints"] = [{"requests": ["r"], "matchAttribute": "d/model"}]
+FLAT_CLAIM: Raw = claim(
+    "f",
+    {"name": "r", "deviceClassName": "gpu", "allocationMode": "All", "selectors": [{"cel": {"expression": "true"}}]},
+)
 FULL: Mapping[Resource, tuple[Raw, ...]] = {
     Resource.PODS: (
         full.FULL_POD,
@@ -186,6 +211,10 @@ FULL: Mapping[Resource, tuple[Raw, ...]] = {
     Resource.POD_GROUPS: (full.FULL_GROUP | {"status": GROUP_STATUS},),
     Resource.TOPOLOGIES: (full.FULL_TOPOLOGY, manifests.topology("t", "zone", "rack")),
     Resource.GPU_NODES: (GPU_NODE,),
+    Resource.DEVICE_CLASSES: (device_class("c", "device.driver == 'd'", extended="nvidia.com/gpu"),),
+    Resource.RESOURCE_SLICES: (SLICE, FLAT_SLICE),
+    Resource.DEVICE_TAINT_RULES: (claimable("n")[Resource.DEVICE_TAINT_RULES],),
+    Resource.RESOURCE_CLAIMS: (CLAIM, FLAT_CLAIM),
 }
 
 

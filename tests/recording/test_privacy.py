@@ -18,7 +18,7 @@ MARK = "marked-secret"
 PODS = FULL[Resource.PODS]
 CHOSEN_KEYS = frozenset(
     ("labels", "requests", "limits", "overhead", "allocatable", "capacity", "allocatedResources", "nodeSelector")
-) | {"matchLabels"}
+) | {"matchLabels", "attributes", "counters", "consumedCapacity"}
 """Mappings whose keys are names that their author chooses, and all of which may be read."""
 
 ENVIRONMENT = [

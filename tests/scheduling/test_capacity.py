@@ -2,11 +2,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.model.pod import PPM, Pod, ResourceClaim, Sharing
+from app.model.pod import PPM, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.scheduling.queues import capacity
 from app.scheduling.queues.capacity import PATIENCE
-from tests.given import group, node, pod, queue, snapshot
+from tests.given import claim, group, node, pod, queue, snapshot
 
 HALF = Sharing(portion_ppm=PPM // 2)
 THIRD = Sharing(portion_ppm=PPM // 3)
@@ -29,9 +29,7 @@ def test_capacity_is_requested_for_the_pods_that_start_together_and_no_others() 
     assert capacity.lacking(group(*members, min_member=3, active=3)) == ()
 
 
-@pytest.mark.parametrize(
-    "other", [pod("seen", gang="g"), held("drawn", gang="g", claims=(ResourceClaim("c", "gpu", 1),))]
-)
+@pytest.mark.parametrize("other", [pod("seen", gang="g"), held("drawn", gang="g", claims=(claim("c", "gpu", 1),))])
 def test_no_capacity_is_requested_for_a_gang_that_an_autoscaler_sees_in_part_or_that_cannot_be_expressed(
     other: Pod,
 ) -> None:

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from app.model.decision import Action
-from app.model.pod import Near, Pod, ResourceClaim
+from app.model.pod import Near, Pod
 from app.model.podgroup import PodGroup
 from app.scheduling import copies
 from app.scheduling.copies import Copied, Owned, Rule, Value
@@ -21,6 +21,7 @@ from app.scheduling.placement.rivals import Rivals
 from app.scheduling.placement.state import Timing
 from app.scheduling.policy import DEFAULT_POLICY
 from app.scheduling.preemption.whatif import WhatIf
+from tests.given import claim as claim_of
 from tests.scheduling.worlds import World, world, worlds
 
 NOT_SEEN = {Rule.COMMON, Rule.CLAIMS}
@@ -55,7 +56,7 @@ def _seen(value: object) -> object:
 def odd(pod: Pod, dice: Random) -> Pod:
     """Return the pod with something of its own: labels, anti-affinity, or a resource claim."""
     near = Near(labels=(("app", "a"),), topology_key="zone", apart=dice.random() < 0.5)
-    claim = ResourceClaim(key=f"c{dice.randrange(3)}", device_class=CLASS, count=1)
+    claim = claim_of(f"c{dice.randrange(3)}", CLASS, 1)
     labels = {"app": dice.choice("ab")}
     return replace(pod, labels=labels, near=(near,), claims=(claim,) if dice.random() < 0.5 else ())
 

@@ -8,7 +8,7 @@ import pytest
 from app.model.decision import Action, Plan
 from app.model.names import NodeName
 from app.model.node import Node
-from app.model.pod import Near, Pod, ResourceClaim, Sharing
+from app.model.pod import Near, Pod, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
 from app.model.queue import Queue
 from app.model.reason import Reason
@@ -173,7 +173,7 @@ def test_mig_profiles_are_counted_by_node_and_charged_as_gpus() -> None:
 
 
 def test_pods_of_one_queue_share_a_resource_claim_and_pods_of_another_queue_may_not_use_it() -> None:
-    claim = ResourceClaim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
+    claim = given.claim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
     pods = [
         given.pod(name, queue=queue, gpus=0, claims=(claim,)) for name, queue in [("x", "a"), ("y", "a"), ("z", "b")]
     ]
@@ -185,7 +185,7 @@ def test_pods_of_one_queue_share_a_resource_claim_and_pods_of_another_queue_may_
 
 
 def test_the_resource_claim_of_a_victim_counts_as_free_although_its_node_is_unschedulable_meanwhile() -> None:
-    claim = ResourceClaim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
+    claim = given.claim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
     held = given.placed(given.pod("v", gpus=0, queue="a", claims=(claim,)), "n")
     victim = given.group(running=[held], min_member=1, priority=10, started_at=0.0)
     asks = given.group(given.pod("w", gpus=0, queue="a", claims=(claim,)), priority=90)
@@ -237,7 +237,7 @@ def test_a_growing_podgroup_stays_in_its_required_domain_and_waits_while_that_is
 
 
 def test_a_pod_with_a_resource_claim_does_not_decide_for_a_pod_without_one_that_requests_the_same_otherwise() -> None:
-    claim = ResourceClaim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
+    claim = given.claim("default/c", "gpu", 1, queue=HALVES[0].name, shared=True)
     claimer = given.group(given.pod("claimer", gpus=0, cpu=2, queue="a", claims=(claim,)), priority=100)
     plain = given.group(given.pod("plain", gpus=0, cpu=2, queue="a"))
     nodes = (given.node("gpu"), given.node("large", gpus=0), given.node("small", gpus=0, cpu=8))

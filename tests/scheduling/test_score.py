@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.model.names import NodeName
 from app.model.node import Node
-from app.model.pod import ResourceClaim, Sharing
+from app.model.pod import Sharing
 from app.model.resources import CPU, GPU, Amounts
 from app.scheduling.placement import score
 from app.scheduling.placement.ranks import Strategy
@@ -64,7 +64,7 @@ def test_nodes_are_ordered_by_free_cpu_for_a_pod_without_gpus(strategy: Placemen
     [
         {"sharing": Sharing(portion_ppm=500_000)},
         {"scalars": (("nvidia.com/mig-1g.10gb", 1),)},
-        {"claims": (ResourceClaim("default/c", "gpu.nvidia.com", 1),)},
+        {"claims": (given.claim("default/c", "gpu.nvidia.com", 1),)},
     ],
 )
 def test_a_pod_that_requests_gpus_in_another_form_is_ordered_by_gpus(more: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ from app.control.journal.wording import Words
 from app.model.decision import Action, Plan
 from app.model.memory import NO_MEMORY
 from app.model.names import NodeName
-from app.model.pod import Constraint, Pod, ResourceClaim, Sharing
+from app.model.pod import Constraint, Pod, Sharing
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU
 from app.model.sentence import EVERYTHING, told
@@ -137,7 +137,7 @@ def test_pods_of_the_same_podgroup_that_start_in_the_plan_are_counted_once() -> 
 
 HALF = replace(given.pod("w", gpus=0), sharing=Sharing(portion_ppm=500_000))
 PROFILE = replace(given.pod("w", gpus=0), scalars=((MIG, 1),))
-CLAIM = ResourceClaim(key="default/c", device_class="gpu", count=1)
+CLAIM = given.claim("default/c", "gpu", 1)
 CLAIMS = replace(given.pod("w", gpus=0), claims=(CLAIM,))
 
 

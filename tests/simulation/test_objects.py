@@ -63,7 +63,7 @@ async def test_a_kind_that_is_not_installed_is_denied_until_it_is() -> None:
     await asyncio.sleep(0)
     cluster.serve("batch/v1", "Job", JOBS)
 
-    assert denied == Lost("jobs.batch is not installed", denied=True)
+    assert denied == Lost("jobs.batch is not installed", denied=True, absent=True)
     assert await waiting == Listed([])
 
 

@@ -23,6 +23,8 @@ from app.cluster.decode.origin import NOTHING_KEPT, Keeps, owner
 from app.cluster.decode.pods import Rules, is_terminal, pod
 from app.cluster.decode.policy import pod_group, priority_class, queue, topology
 from app.cluster.decode.reading import LEAST, DecodeError, full_name, identity, name_of, namespace_of, version
+from app.cluster.decode.resource_claims import device_class, resource_claim
+from app.cluster.decode.resource_slices import device_taint_rule, resource_slice
 
 __all__ = [
     "LEAST",
@@ -33,6 +35,8 @@ __all__ = [
     "SeenPod",
     "asked_pod",
     "bound_node",
+    "device_class",
+    "device_taint_rule",
     "end_of",
     "full_name",
     "gpu_node",
@@ -51,6 +55,8 @@ __all__ = [
     "pod_group",
     "priority_class",
     "queue",
+    "resource_claim",
+    "resource_slice",
     "seen_pod",
     "tally",
     "topology",

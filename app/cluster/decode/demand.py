@@ -13,6 +13,8 @@ from app.model.quantity import QuantityError, TooMuchError, milli, shown, whole
 from app.model.resources import MAX_AMOUNT, Resources, Scalars
 
 GPU_RESOURCE = "nvidia.com/gpu"
+BY_CLASS = "deviceclass.resource.kubernetes.io/"
+"""The prefix of the extended resource that stands for a DeviceClass (KEP-5004)."""
 WHOLE_GPU_MILLI = 1000
 
 Ask = dict[str, int]
@@ -66,8 +68,8 @@ def is_extended(name: str) -> bool:
 
 
 def may_be_extended(name: str) -> bool:
-    """Whether the name may be other than Kubernetes' own; False is certain."""
-    return "/" in name and "kubernetes.io/" not in name
+    """Whether the name may be other than Kubernetes' own, or stands for a DeviceClass; False is certain."""
+    return "/" in name and ("kubernetes.io/" not in name or name.startswith(BY_CLASS))
 
 
 def request(reading: ObjectReading, spec: Fields, status: Fields) -> tuple[Resources, Scalars]:

@@ -6,7 +6,7 @@ from math import inf
 from sys import intern
 from typing import NamedTuple
 
-from app.cluster.decode.claims import missing_claim
+from app.cluster.decode.claims import claims_of
 from app.cluster.decode.demand import request
 from app.cluster.decode.durations import duration_ms
 from app.cluster.decode.environment import shows_devices
@@ -148,7 +148,7 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
     references = reading.mappings(parts.metadata, "ownerReferences")
     controllers = [one for one in references if one.get("controller") is True]
     held, gated = _gates(spec)
-    names_claims = bool(items(spec, "resourceClaims"))
+    claim_names, lacks_claim = claims_of(spec, parts.status)
     unmarked = managed and rules.marks_binds and not _has_bind_marker(spec)
     # Before the binding, only admission can have written on a pod without the marker.
     is_stamped = managed and (unmarked or node is not None)
@@ -201,8 +201,8 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         nominated=_node(reading, parts.status, "nominatedNodeName"),
         held=held,
         gated=gated,
-        names_claims=names_claims,
-        lacks_claim=missing_claim(spec, parts.status) if names_claims and not node else "",
+        claim_names=claim_names,
+        lacks_claim="" if node else lacks_claim,
         deleting=parts.metadata.get("deletionTimestamp") is not None,
         said=said,
         problem=reading.problem,

@@ -113,6 +113,14 @@ class ObjectReading:
         self.doubt(f"field {key} has a value that is not a text; write every value in quotes")
         return {name: value for name, value in fields.items() if isinstance(value, str)}
 
+    def entries(self, parent: Fields, key: str, most: int) -> list[tuple[str, Any]]:
+        """Return the entries of a mapping by name, none when there are too many."""
+        fields = self.mapping(parent, key)
+        if len(fields) > most:
+            self.doubt(f"field {key} has {len(fields)} entries; write at most {most}")
+            return []
+        return sorted(fields.items())
+
     def seconds(self, parent: Fields, key: str) -> float:
         """Return a time in seconds since the epoch, 0 when there is none."""
         value = self.text(parent, key)

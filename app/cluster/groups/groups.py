@@ -78,6 +78,12 @@ class Members:
         return not (pod.gated or pod.deleting or pod.problem or pod.ungrouped or pod.lacks_claim)
 
 
+WHAT_TO_CHECK = (
+    "kube-scheduler runs, and that its configuration has a profile for the pod's schedulerName and names Leeboard as an"
+    " extender"
+)
+
+
 def _ordered(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple(sorted(pods, key=lambda pod: (-pod.task_priority, pod.created_at, pod.name)))
 
@@ -222,19 +228,10 @@ def overlooked(pod: Pod, *, is_overlooked: bool) -> Refusal | None:
         sentence = f"The scheduler does not consider pod {pod.name} until its ResourceClaim {pod.lacks_claim} exists."
     elif is_overlooked:
         asked = f"The scheduler did not send pod {pod.name} while a node was reserved for it"
-        sentence = f"{asked}; check that {_what_to_check(pod)}."
+        sentence = f"{asked}; check that {WHAT_TO_CHECK}."
     else:
         return None
     return Refusal(reason=Reason.NOT_CONSIDERED, sentence=sentence, details={"pod": pod.name})
-
-
-def _what_to_check(pod: Pod) -> str:
-    if pod.names_claims:
-        return "each ResourceClaim that the pod names exists, and that kube-scheduler runs"
-    return (
-        "kube-scheduler runs, and that its configuration has a profile for the pod's schedulerName and names Leeboard"
-        " as an extender"
-    )
 
 
 def _too_few(group: PodGroup, short: PodSet, pods: Collection[Pod], members: Members) -> Refusal:

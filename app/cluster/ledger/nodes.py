@@ -9,7 +9,7 @@ import numpy as np
 
 from app.model.layout import Layout
 from app.model.names import NodeName
-from app.model.node import Node
+from app.model.node import NO_DEVICES, Node, NodeDevices
 from app.model.resources import GPU_MILLI, Amounts
 from app.model.snapshot import Memo, NodeTable, device_mib
 
@@ -45,6 +45,8 @@ class Nodes:
         self._stated: dict[NodeName, Node] = {}
         """Nodes as their Node objects state them."""
         self._facts: dict[NodeName, AgentFacts] = {}
+        self._claimable: dict[NodeName, NodeDevices] = {}
+        """The devices that claims can get."""
         self._closed: dict[NodeName, str] = {}
         """Nodes that accept no new pods, with the reason; they may be unknown."""
         self._failed: dict[NodeName, set[NodeSource]] = {}
@@ -80,6 +82,15 @@ class Nodes:
     def facts(self, name: NodeName) -> AgentFacts:
         """Return the last stored report of the agent of a node."""
         return self._facts.get(name, NO_AGENT)
+
+    def put_devices(self, name: NodeName, devices: NodeDevices) -> bool:
+        """Store the devices of a node that claims can get; return whether anything changed."""
+        if self._claimable.get(name, NO_DEVICES) == devices:
+            return False
+        self._claimable[name] = devices
+        if devices == NO_DEVICES:
+            del self._claimable[name]
+        return name in self._stated and self._combine(name)
 
     def close(self, name: NodeName, problem: str) -> bool:
         """Close a node for new pods for this reason, or open it without a reason; return whether that is a change."""
@@ -176,6 +187,9 @@ class Nodes:
     def _combine(self, name: NodeName) -> bool:
         """Combine the sources of a node again; return whether that changes anything."""
         node, facts = self._stated[name], self._facts.get(name, NO_AGENT)
+        devices = self._claimable.get(name)
+        if devices is not None:
+            node = _with_devices(node, devices)
         combined = replace(
             node,
             shares_devices=node.shares_devices and facts.opens_devices,
@@ -198,6 +212,23 @@ class Nodes:
             self._sizes[node.device_memory_mib] += number
             if not self._sizes[node.device_memory_mib]:
                 del self._sizes[node.device_memory_mib]
+
+
+def _with_devices(node: Node, devices: NodeDevices) -> Node:
+    """Return a node with the devices that claims can get there."""
+    # GPUs that a device plugin offers as well are the same GPUs.
+    has_plugin = node.allocatable.gpu_milli > 0
+    gpu_milli = node.allocatable.gpu_milli if has_plugin else devices.gpu_milli
+    return replace(
+        node,
+        allocatable=replace(node.allocatable, gpu_milli=gpu_milli),
+        scalars=tuple(sorted((dict(node.scalars) | dict(devices.scalars)).items())),
+        labels={**node.labels, **dict(devices.labels)},
+        names_gpus=True,
+        # No reservation pod can hold a part of such a GPU (KAI offers no parts there either).
+        shares_devices=node.shares_devices and has_plugin,
+        by_claim_only=not has_plugin and not devices.by_name,
+    )
 
 
 def _renewed(table: NodeTable, changed: Sequence[Node]) -> NodeTable:

@@ -8,6 +8,7 @@ or its reservation ends in `Settlement`, which derives the pod's one charge.
 from collections.abc import Collection
 
 from app.cluster.changes import ChangeLog, Changes
+from app.cluster.dra.device_claims import DeviceClaims, Followed
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.groups.membership import Membership
 from app.cluster.ledger.assumed_pods import AssumedPods
@@ -16,6 +17,7 @@ from app.cluster.ledger.nodes import Nodes, NodeSource
 from app.cluster.ledger.reservations import Reservations
 from app.cluster.queues.tree import Queues
 from app.cluster.queues.usage import UsageHistory
+from app.cluster.state.claim_charges import ClaimCharges
 from app.cluster.state.findings import SchedulerFindings
 from app.cluster.state.payers import Payers
 from app.cluster.state.pod_arrivals import PodArrivals
@@ -28,6 +30,7 @@ from app.cluster.state.started import as_started
 from app.cluster.state.topologies import Topologies
 from app.cluster.state.unread import UnreadPods
 from app.model.device import GpuNode
+from app.model.dra import ClaimKey
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.pod import Pod
@@ -57,6 +60,8 @@ class ClusterCache:
         self.gpus = Gpus(self.nodes, tolerance_mib=overuse_tolerance_mib)
         self.room = Room(self.nodes, self.charges, self.gpus, self.queues)
         self.topologies = Topologies(self.changes)
+        self.claims = DeviceClaims()
+        self._claim_charges = ClaimCharges(self.claims, self.charges, self.changes)
         self._settlement = Settlement(
             changes=self.changes,
             pods=self.pods,
@@ -67,6 +72,7 @@ class ClusterCache:
             queues=self.queues,
             charges=self.charges,
             gpus=self.gpus,
+            claim_charges=self._claim_charges,
         )
         self.gpu_books, self.labelled = self._settlement.gpu_books, self._settlement.labelled
         self.promises = Promises(self.changes, self.pods, self.groups, self.reservations, self._settlement)
@@ -89,6 +95,7 @@ class ClusterCache:
             findings=self.findings,
             unread=self.unread,
             arrivals=self.arrivals,
+            claim_charges=self._claim_charges,
         )
         """The Snapshots for the planner."""
 
@@ -218,6 +225,22 @@ class ClusterCache:
         if keys:
             self.changes.relieve()
 
+    # Devices of claims ----------------------------------------------------------------------------------------------
+
+    def follow_claims(self, changed: Followed) -> None:
+        """Count again what a change of claims, classes or devices affects."""
+        for name in changed.nodes:
+            before = self.gpu_books.sizes(name)
+            if self.nodes.put_devices(name, self.claims.devices(name)):
+                self._follow_node(name, before)
+                self.changes.relieve(name)
+        for uid in changed.pods:
+            pod = self.pods.as_shown(uid)
+            if pod is not None:
+                self.apply_pod(pod)
+        for key in changed.claims:
+            self._claim_charges.follow(key)
+
     # Pods -----------------------------------------------------------------------------------------------------------
 
     def apply_pod(self, pod: Pod, started_at: float | None = None) -> None:
@@ -229,12 +252,19 @@ class ClusterCache:
         before, pod = self.pods.get(pod.uid), self.pods.hear(pod)
         if before is not None:
             pod = as_started(before, pod, self.reservations.get(pod.uid), self.groups)
+        touched: Collection[ClaimKey] = ()
+        if self.claims.concerns(pod):
+            self.pods.keep_shown(pod)
+            touched = self.claims.put_pod(pod)
+            pod = self.claims.resolved(pod)
         if pod.node is not None:
-            pod = self.pods.fit(pod, self.nodes.shown(pod.node))
+            pod = self.pods.fit(pod, self.nodes.get(pod.node))
         if before != pod:
             self._take_over(before, pod)
         elif before.said != pod.said:
             self._hear(before, pod)
+        for key in touched:
+            self._claim_charges.follow(key)
         if started_at is not None and pod.managed:
             self.groups.note_start(pod, started_at)
 
@@ -279,6 +309,7 @@ class ClusterCache:
         if pod is None:
             return
         self.pods.drop(uid)
+        touched = self.claims.drop_pod(uid)
         if pod.reserves:
             self.gpu_books.put_reservation(uid, None)
         on = self.groups.terms.of(pod.group)
@@ -287,6 +318,8 @@ class ClusterCache:
         self.groups.leave(pod)
         self._settlement.settle(uid)
         self._note_holder(pod, None)
+        for key in touched:
+            self._claim_charges.follow(key)
         self.gpu_books.part_with(uid)
         self._settlement.follow_terms(pod.group, on)
 

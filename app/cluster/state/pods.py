@@ -16,6 +16,8 @@ class KnownPods:
         """Start without pods."""
         self._by_uid: dict[PodUid, Pod] = {}
         self._fitted = Fitted()
+        self._with_claims: dict[PodUid, Pod] = {}
+        """The watch's version of pods that count with what their claims demand."""
         self._told_to_leave: dict[PodUid, Pod] = {}
         """The watch's version of pods whose eviction is ordered; it may not show the deletion yet."""
 
@@ -25,7 +27,8 @@ class KnownPods:
 
     def as_shown(self, uid: PodUid) -> Pod | None:
         """Return the pod as the watch shows it, which may not show its deletion yet."""
-        return self._told_to_leave.get(uid) or self._fitted.shown(uid) or self._by_uid.get(uid)
+        shown = self._told_to_leave.get(uid) or self._with_claims.get(uid)
+        return shown or self._fitted.shown(uid) or self._by_uid.get(uid)
 
     def all(self) -> Collection[Pod]:
         """Return all known pods; the caller must not keep the value across an await."""
@@ -33,7 +36,7 @@ class KnownPods:
 
     def fitted_on(self, node: NodeName) -> Collection[Pod]:
         """Return the pods, as they are shown, whose counted amounts depend on the capacity of this node."""
-        return self._fitted.on(node)
+        return [self._with_claims.get(pod.uid, pod) for pod in self._fitted.on(node)]
 
     def put(self, pod: Pod) -> None:
         """Store a pod as it counts now."""
@@ -42,8 +45,13 @@ class KnownPods:
     def drop(self, uid: PodUid) -> Pod | None:
         """Forget a pod; return it."""
         self._told_to_leave.pop(uid, None)
+        self._with_claims.pop(uid, None)
         self._fitted.drop(uid)
         return self._by_uid.pop(uid, None)
+
+    def keep_shown(self, pod: Pod) -> None:
+        """Keep the watch's version of a pod: it counts with what its claims demand."""
+        self._with_claims[pod.uid] = pod
 
     def fit(self, pod: Pod, node: Node | None) -> Pod:
         """Return a pod as it counts on its node: it requests no more than the node has."""

@@ -17,6 +17,7 @@ from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import Nodes
 from app.cluster.ledger.reservations import Reservation, Reservations
 from app.cluster.queues.tree import Queues
+from app.cluster.state.claim_charges import ClaimCharges
 from app.cluster.state.labelled import LabelledPods
 from app.cluster.state.pods import KnownPods
 from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid
@@ -38,6 +39,7 @@ class Settlement:
         queues: Queues,
         charges: Charges,
         gpus: Gpus,
+        claim_charges: ClaimCharges,
     ) -> None:
         self._changes = changes
         self._pods = pods
@@ -47,6 +49,7 @@ class Settlement:
         self._nodes = nodes
         self._queues = queues
         self._charges = charges
+        self._claim_charges = claim_charges
         self.gpu_books = GpuBooks(nodes, charges, gpus, changes, recharge=self.settle_each)
         """What nodes and queues pay for shared GPUs."""
         self.labelled = LabelledPods()
@@ -132,6 +135,7 @@ class Settlement:
             charge = self._charge_of(pod)
         if charge != before:
             self._charges.set(uid, charge)
+        self._claim_charges.follow_pod(uid, pod, charge)
         if pod is None or (charge is not None and charge.node is not None):
             self._assumed.end(uid)
         nodes = self.gpu_books.share(uid, pod, charge)

@@ -7,6 +7,7 @@ from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import Nodes
 from app.cluster.queues.tree import Queues
 from app.cluster.queues.usage import UsageHistory
+from app.cluster.state.claim_charges import ClaimCharges
 from app.cluster.state.findings import SchedulerFindings
 from app.cluster.state.labelled import LabelledPods
 from app.cluster.state.pod_arrivals import PodArrivals
@@ -36,6 +37,7 @@ class Snapshots:
         findings: SchedulerFindings,
         unread: UnreadPods,
         arrivals: PodArrivals,
+        claim_charges: ClaimCharges,
     ) -> None:
         self._changes = changes
         self._groups = groups
@@ -49,6 +51,7 @@ class Snapshots:
         self._findings = findings
         self._unread = unread
         self._arrivals = arrivals
+        self._claim_charges = claim_charges
 
     def table(self) -> NodeTable:
         """Return the nodes as columns."""
@@ -78,6 +81,7 @@ class Snapshots:
             releasing=charges.releasing(),
             scalars=charges.free_scalars(),
             releasing_scalars=charges.releasing_scalars(),
+            claimed=self._claim_charges.claimed(),
             queues=self._queues.tree(),
             usage=charges.usage(),
             groups=waiting,
@@ -108,6 +112,7 @@ class Snapshots:
             nodes=table,
             free=free,
             scalars=self._charges.free_scalars(),
+            claimed=self._claim_charges.claimed(),
             queues={},
             usage={},
             groups={},

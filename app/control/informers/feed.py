@@ -19,6 +19,7 @@ from app.control.groups.shown import Shown
 from app.control.informers.kinds import WatchedKind
 from app.control.informers.tolerance import Tolerance
 from app.control.leadership.freshness import Freshness
+from app.model.dra import ClaimKey
 from app.model.names import GroupKey, PodUid
 from app.model.seam import Changed, Cluster, Deleted, Listed, Lost, RawObject, Resource, RestoredError, WatchEvent
 from app.telemetry import Metrics, Step
@@ -59,6 +60,8 @@ def key_of(resource: Resource, raw: RawObject) -> Any:
     name, uid = decode.identity(raw)
     if resource is Resource.PODS:
         return PodUid(uid or decode.without_uid(decode.namespace_of(raw), name))
+    if resource is Resource.RESOURCE_CLAIMS:
+        return ClaimKey(decode.namespace_of(raw), name)
     return GroupKey(decode.namespace_of(raw), name) if resource is Resource.POD_GROUPS else name
 
 
@@ -96,6 +99,7 @@ class Feed:
         self._learners = learners
         self._objects = {resource: _Objects() for resource in Resource}
         cache.topologies.doubt()
+        cache.claims.doubt()
         cache.groups.doubt_gpus()
 
     async def run(self) -> None:
@@ -120,7 +124,7 @@ class Feed:
         if resource is Resource.PODS:
             pod = self._cache.pods.get(key)
             return (pod.namespace, pod.name) if pod is not None else ("", str(key))
-        return (key.namespace, key.name) if isinstance(key, GroupKey) else ("", key)
+        return (key.namespace, key.name) if isinstance(key, GroupKey | ClaimKey) else ("", key)
 
     def mend(self, resource: Resource, raw: RawObject) -> None:
         """Apply an object as the watch should have shown it."""
@@ -177,7 +181,7 @@ class Feed:
 
     async def _take(self, resource: Resource, event: WatchEvent[_Seen[Any] | None]) -> None:
         if isinstance(event, Lost):
-            self._freshness.note_lost(resource, event.cause, denied=event.denied)
+            self._freshness.note_lost(resource, event.cause, denied=event.denied, absent=event.absent)
             self._metrics.watch_lost(repr(resource))
             log.warning("watch lost", resource=repr(resource), cause=event.cause)
             return

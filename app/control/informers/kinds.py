@@ -9,6 +9,7 @@ from app.cluster.state.cache import ClusterCache
 from app.control.groups.pod_grouper import PodGrouper
 from app.control.informers.pod_kind import PodKind
 from app.model.device import GpuNode
+from app.model.dra import ClaimKey, DeviceClaim, DeviceClass, DeviceTaintRule, ResourceSlice
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.node import Node
 from app.model.podgroup import GroupSpec
@@ -210,6 +211,88 @@ class _PodGroups(_Kind[GroupSpec, GroupKey]):
         self._grouper.note_object_gone(key)
 
 
+class _ResourceClaims(_Kind[DeviceClaim, ClaimKey]):
+    """ResourceClaims: pods that name claims wait until all are listed."""
+
+    def decode(self, raw: RawObject) -> DeviceClaim:
+        return decode.resource_claim(raw)
+
+    def least(self, raw: RawObject) -> DeviceClaim:
+        key = ClaimKey(decode.namespace_of(raw), decode.name_of(raw))
+        if not key.namespace:
+            raise decode.DecodeError("the object has no metadata.namespace")
+        return replace(self._cache.claims.claim(key) or DeviceClaim(key=key), problem=decode.LEAST)
+
+    def key(self, record: DeviceClaim) -> ClaimKey:
+        return record.key
+
+    def apply(self, record: DeviceClaim) -> None:
+        self._cache.follow_claims(self._cache.claims.put_claim(record))
+
+    def forget(self, key: ClaimKey) -> None:
+        self._cache.follow_claims(self._cache.claims.drop_claim(key))
+
+    def note_first_list(self) -> None:
+        self._cache.follow_claims(self._cache.claims.trust())
+
+
+class _DeviceClasses(_Kind[DeviceClass, str]):
+    """DeviceClasses."""
+
+    def decode(self, raw: RawObject) -> DeviceClass:
+        return decode.device_class(raw)
+
+    def least(self, raw: RawObject) -> DeviceClass:
+        return DeviceClass(name=decode.name_of(raw), problem=decode.LEAST)
+
+    def key(self, record: DeviceClass) -> str:
+        return record.name
+
+    def apply(self, record: DeviceClass) -> None:
+        self._cache.follow_claims(self._cache.claims.put_class(record))
+
+    def forget(self, key: str) -> None:
+        self._cache.follow_claims(self._cache.claims.drop_class(key))
+
+
+class _ResourceSlices(_Kind[ResourceSlice, str]):
+    """ResourceSlices: one that cannot be read makes its pool offer nothing."""
+
+    def decode(self, raw: RawObject) -> ResourceSlice:
+        return decode.resource_slice(raw)
+
+    def least(self, raw: RawObject) -> ResourceSlice:
+        return ResourceSlice(name=decode.name_of(raw), problem=decode.LEAST)
+
+    def key(self, record: ResourceSlice) -> str:
+        return record.name
+
+    def apply(self, record: ResourceSlice) -> None:
+        self._cache.follow_claims(self._cache.claims.put_slice(record))
+
+    def forget(self, key: str) -> None:
+        self._cache.follow_claims(self._cache.claims.drop_slice(key))
+
+
+class _DeviceTaintRules(_Kind[DeviceTaintRule, str]):
+    """DeviceTaintRules: one that cannot be read taints every device."""
+
+    def decode(self, raw: RawObject) -> DeviceTaintRule:
+        return decode.device_taint_rule(raw)
+
+    def least(self, raw: RawObject) -> DeviceTaintRule:
+        return DeviceTaintRule(name=decode.name_of(raw), problem=decode.LEAST)
+
+    def key(self, record: DeviceTaintRule) -> str:
+        return record.name
+
+    def apply(self, record: DeviceTaintRule) -> None:
+        self._cache.follow_claims(self._cache.claims.put_rule(record))
+
+    def forget(self, key: str) -> None:
+        self._cache.follow_claims(self._cache.claims.drop_rule(key))
+
+
 def kinds_of(
     cache: ClusterCache, grouper: PodGrouper, pods: PodKind, *, clock: Callable[[], float]
 ) -> Mapping[Resource, WatchedKind[Any, Any]]:
@@ -221,5 +304,9 @@ def kinds_of(
         Resource.POD_GROUPS: _PodGroups(cache, grouper, asks_owners=pods.keeps.is_on),
         Resource.TOPOLOGIES: _Topologies(cache),
         Resource.GPU_NODES: _GpuNodes(cache, clock=clock),
+        Resource.DEVICE_CLASSES: _DeviceClasses(cache),
+        Resource.RESOURCE_SLICES: _ResourceSlices(cache),
+        Resource.DEVICE_TAINT_RULES: _DeviceTaintRules(cache),
+        Resource.RESOURCE_CLAIMS: _ResourceClaims(cache),
         Resource.PODS: pods,
     }

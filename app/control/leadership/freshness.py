@@ -10,8 +10,13 @@ from app.model.seam import Resource
 STALE_AFTER_S = 90.0
 """A watch is not trusted after this time without an event or a bookmark (bookmarks arrive about once a minute)."""
 
-OPTIONAL = frozenset({Resource.TOPOLOGIES, Resource.GPU_NODES})
-"""Kinds that only some pods need: pods with a topology, and pods with GPUs. Other pods do not wait for these kinds."""
+UNSERVED = frozenset(
+    {Resource.DEVICE_CLASSES, Resource.RESOURCE_SLICES, Resource.DEVICE_TAINT_RULES, Resource.RESOURCE_CLAIMS}
+)
+"""Kinds of Kubernetes that not every cluster serves. Where they are not served, no pod can need them."""
+
+OPTIONAL = frozenset({Resource.TOPOLOGIES, Resource.GPU_NODES}) | UNSERVED
+"""Kinds that only some pods need: pods with a topology, with GPUs, or with claims. Other pods do not wait for them."""
 
 OPTIONAL_WITHIN_S = 5.0
 """How long after the first lists of the required kinds all pods wait for the first lists of the optional kinds. The API
@@ -32,6 +37,8 @@ class _Watch:
 
     listed: bool = False
     lost: str = ""
+    is_absent: bool = False
+    """Whether the kind is not installed."""
     losses: int = 0
     """How often the watch was lost since it last showed anything."""
     is_late: bool = False
@@ -87,6 +94,8 @@ class Freshness:
 
     def _check(self, resource: Resource) -> Check:
         watch = self._watches[resource]
+        if resource in UNSERVED and watch.is_absent:
+            return Check(f"watch-{resource!r}", "")
         name, failure = f"watch-{resource!r}", self._failure(watch)
         return Check(name, degraded=failure) if self._is_dispensable(resource) else Check(name, failure)
 
@@ -113,11 +122,12 @@ class Freshness:
     def note_heard(self, resource: Resource) -> None:
         """Note that a watch has shown something."""
         watch = self._watches[resource]
-        watch.lost, watch.losses, watch.heard_at = "", 0, self._clock()
+        watch.lost, watch.losses, watch.heard_at, watch.is_absent = "", 0, self._clock(), False
 
-    def note_lost(self, resource: Resource, cause: str, *, denied: bool) -> None:
-        """Note that a watch was lost; a `denied` watch is not expected to recover soon."""
+    def note_lost(self, resource: Resource, cause: str, *, denied: bool, absent: bool = False) -> None:
+        """Note that a watch was lost; a `denied` watch is not expected to recover soon, its kind may be `absent`."""
         watch = self._watches[resource]
+        watch.is_absent = absent
         watch.lost = cause
         watch.losses += LOSSES_UNTIL_OPTIONAL if denied else 1
         self._note_synced()

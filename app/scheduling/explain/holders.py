@@ -151,9 +151,11 @@ class _Columns:
                 row[self._rows[name]] += count
         for claim in pod.claims:
             self._consumers[claim.key] += 1
-            at = self._rows.get(f"dra:{claim.device_class}")
-            if at is not None and self._consumers[claim.key] == 1 and claim.key in self._state.snapshot.claimed:
-                row[at] += claim.count
+            if self._consumers[claim.key] == 1 and claim.key in self._state.snapshot.claimed:
+                row[GPU] += claim.gpu_milli
+                for name, count in claim.scalars:
+                    if name in self._rows:
+                        row[self._rows[name]] += count
         return row
 
     def cleared(self) -> Snapshot:

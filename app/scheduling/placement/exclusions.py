@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.model.pod import Pod, Toleration
+from app.model.node import DEVICES_PREFIX
+from app.model.pod import Constraint, Pod, Toleration
 from app.model.snapshot import Mask
 from app.scheduling.placement import fit
 from app.scheduling.placement.state import PlacementState
@@ -70,9 +71,16 @@ def _causes(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, s
         first = f"{min(unread)}: {unread[min(unread)].rstrip('.')}"
         yield unreadable, "unreadable", f"cannot be read ({first})", f"cannot be read (such as {first})"
     yield from _taints(pod, board)
-    selected = fit.eligible(replace(pod.constraint, tolerations=EVERYTHING), nodes)
+    stated = without_devices(pod.constraint)
+    selected = fit.eligible(replace(stated, tolerations=EVERYTHING), nodes)
     not_selected = "excluded by its node selector or affinity"
     yield ~selected, "not_selected", f"is {not_selected}", f"are {not_selected}"
+    if stated != pod.constraint:
+        devices = "not the devices that its ResourceClaims ask for"
+        yield ~fit.eligible(pod.constraint, nodes), "no_devices", f"has {devices}", f"have {devices}"
+    if pod.asks_by_name and nodes.by_claim_only is not None:
+        how = "GPUs by ResourceClaims only"
+        yield nodes.by_claim_only, "by_claim", f"gives {how}", f"give {how}"
     if pod.near or pod.labels is not None:
         apart = "excluded by affinity between pods"
         yield ~stock.neighbours.mask(pod), "apart", f"is {apart}", f"are {apart}"
@@ -99,6 +107,16 @@ def _taints(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, s
         ((commonest, _),) = nodes.most_common(1)
         taint = f"a taint that it does not tolerate ({'mostly ' * (len(nodes) > 1)}{commonest})"
         yield np.logical_or.reduce(list(found.values())), "tainted", f"has {taint}", f"have {taint}"
+
+
+def without_devices(constraint: Constraint) -> Constraint:
+    """Return what the author of a pod states about its nodes, without what follows from its ResourceClaims."""
+    if constraint.terms is None:
+        return constraint
+    terms = [tuple(one for one in term if not one.key.startswith(DEVICES_PREFIX)) for term in constraint.terms]
+    if not any(map(len, terms)) and constraint.terms:
+        return replace(constraint, terms=None)
+    return replace(constraint, terms=tuple(dict.fromkeys(terms)))
 
 
 def _refusing(pod: Pod) -> str:

@@ -7,12 +7,13 @@ between the nodes with room.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from app.model.names import NodeName
 from app.model.pod import Placed, Pod, ResourceClaim, Sharing
-from app.model.resources import AXES, GPU, GPU_MILLI, UNLIMITED, Amounts, Scalars
+from app.model.resources import AXES, GPU, GPU_MILLI, UNLIMITED, Amounts
 from app.model.snapshot import Mask, Snapshot
 from app.scheduling.copies import Copied, Owned, Value
 from app.scheduling.placement import fit
@@ -83,15 +84,13 @@ class FreeResources(Copied):
         if not self.rows and not pod.scalars and not pod.claims:
             return amounts
         row = [*amounts, *(0 for _ in self.rows)]
-        for name, count in (*pod.scalars, *self._devices_asked(pod)):
+        new = [claim for claim in pod.claims if claim.key not in self._claimed]
+        row[GPU] += sum(claim.gpu_milli for claim in new)
+        for name, count in chain(pod.scalars, *(claim.scalars for claim in new)):
             if name not in self.rows:
                 return None
             row[self.rows[name]] += count
         return row
-
-    def _devices_asked(self, pod: Pod) -> Scalars:
-        new = (claim for claim in pod.claims if claim.key not in self._claimed)
-        return tuple((f"dra:{claim.device_class}", claim.count) for claim in new)
 
     @property
     def impossible(self) -> Sequence[int]:

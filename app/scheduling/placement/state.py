@@ -227,6 +227,9 @@ class PlacementState(Copied):
 
     def _open_to(self, pod: Pod) -> Mask:
         mask = fit.eligible(pod.constraint, self.snapshot.nodes)
+        closed = self.snapshot.nodes.by_claim_only if pod.asks_by_name else None
+        if closed is not None:
+            mask = mask & ~closed
         return mask if self.withheld is None or not self.is_closed else mask & ~self.withheld
 
     def _own_mask(self, pod: Pod) -> Mask | None:

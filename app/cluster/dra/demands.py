@@ -1,0 +1,104 @@
+"""Tells what each claim, and each extended resource that stands for a class, demands; it remembers the answers."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from app.cluster.decode.demand import BY_CLASS, GPU_RESOURCE
+from app.cluster.dra.device_models import NO_DEMAND, DeviceDemand, DeviceModel, accepts, demand_of, share_milli, summed
+from app.cluster.dra.pools import DevicePools, PooledDevice
+from app.model.dra import AllocatedDevice, ClaimKey, DeviceClaim, DeviceClass, DeviceRequest
+from app.model.resources import GPU_MILLI, Scalars
+
+
+class ClaimDemands:
+    """The classes, and the demands that follow from them and from the pools."""
+
+    def __init__(self, pools: DevicePools) -> None:
+        """Start without classes."""
+        self._pools = pools
+        self._classes: dict[str, DeviceClass] = {}
+        self._named: Mapping[str, str] = {}
+        """The class by the extended resource that it names."""
+        self._known: dict[ClaimKey, DeviceDemand] = {}
+
+    def put_class(self, stated: DeviceClass) -> bool:
+        """Store a class; return whether it is new or has changed."""
+        if self._classes.get(stated.name) == stated:
+            return False
+        self._classes[stated.name] = stated
+        self._rename()
+        return True
+
+    def drop_class(self, name: str) -> bool:
+        """Forget a class; return whether it was known."""
+        if self._classes.pop(name, None) is None:
+            return False
+        self._rename()
+        return True
+
+    def _rename(self) -> None:
+        # The newest class wins, and of equally old ones the first name (KEP-5004).
+        ordered = sorted(self._classes.values(), key=lambda one: (-one.created_at, one.name), reverse=True)
+        self._named = {one.extended_resource: one.name for one in ordered if one.extended_resource}
+
+    def forget(self, key: ClaimKey) -> None:
+        """Forget the demand of a claim that has changed."""
+        self._known.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all demands: classes or models have changed."""
+        self._known.clear()
+
+    def of(self, claim: DeviceClaim) -> DeviceDemand:
+        """Return what a claim demands: what it holds, or before its allocation what it asks for."""
+        known = self._known.get(claim.key)
+        if known is None:
+            known = self._requested(claim.requests) if claim.allocated is None else self._allocated(claim)
+            self._known[claim.key] = known
+        return known
+
+    def _requested(self, requests: Sequence[DeviceRequest]) -> DeviceDemand:
+        return demand_of(requests, self._pools.models, self._classes.get, self._pools.largest)
+
+    def _allocated(self, claim: DeviceClaim) -> DeviceDemand:
+        there = {} if claim.node is None else {each.id: each for each in self._pools.on(claim.node)}
+        held = (each for each in claim.allocated or () if not each.is_admin)
+        return summed(self.of_device(each, there.get(each.device)) for each in held)
+
+    def of_device(self, held: AllocatedDevice, device: PooledDevice | None) -> DeviceDemand:
+        """Return what a held device demands; one that no pool has is judged by the name of its driver."""
+        if device is None:
+            amount = GPU_MILLI if "gpu" in held.device.driver.lower() else 0
+            return DeviceDemand(gpu_milli=amount, cost_milli=amount)
+        model = device.model
+        if not model.is_gpu:
+            return NO_DEMAND
+        if model.seventh:
+            return DeviceDemand(scalars=((model.profile, 1),), cost_milli=GPU_MILLI * model.seventh)
+        amount = share_milli(model, held.consumed) if model.is_shareable else GPU_MILLI
+        return DeviceDemand(gpu_milli=amount, cost_milli=amount)
+
+    # Extended resources -----------------------------------------------------------------------------------------------
+
+    def names_class(self, scalars: Scalars) -> bool:
+        """Return whether an extended resource stands for a class."""
+        return any(self._class_of(name) is not None for name, _ in scalars)
+
+    def _class_of(self, name: str) -> str | None:
+        if name.startswith(BY_CLASS):
+            return name.removeprefix(BY_CLASS)
+        return self._named.get(name)
+
+    def by_name(self, scalars: Scalars) -> tuple[Sequence[DeviceDemand], Scalars]:
+        """Return the demands of the resources that stand for classes, and the other resources."""
+        return list(self._by_name(scalars)), tuple(one for one in scalars if self._class_of(one[0]) is None)
+
+    def _by_name(self, scalars: Scalars) -> Iterator[DeviceDemand]:
+        for name, count in scalars:
+            named = self._class_of(name)
+            if named is not None:
+                yield self._requested([DeviceRequest(device_class=named, count=count)])
+
+    def gives_by_name(self, models: Collection[DeviceModel]) -> bool:
+        """Return whether containers that request whole GPUs by name may get devices of all of these models."""
+        named = self._named.get(GPU_RESOURCE)
+        return named is not None and all(accepts(self._classes[named], (), model) for model in models)

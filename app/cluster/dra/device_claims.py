@@ -1,0 +1,288 @@
+"""Joins claims, devices and pods: what the claims of a pod demand, and which devices each node has for claims.
+
+A claim without an allocation is charged with the reservation of its pod. kube-scheduler allocates it before the pod is
+bound. From then on the claim holds the devices: the node shows fewer of them until the pod is bound there and charged,
+and again from the end of the pod until the claim is released.
+"""
+
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.cluster.dra.demands import ClaimDemands
+from app.cluster.dra.device_models import NO_DEMAND, DeviceDemand, summed
+from app.cluster.dra.node_devices import counted
+from app.cluster.dra.pools import DevicePools
+from app.model.dra import ClaimKey, DeviceClaim, DeviceClass, DeviceTaintRule, ResourceSlice
+from app.model.names import NodeName, PodUid
+from app.model.node import NO_DEVICES, NodeDevices
+from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Pod, Requirement, ResourceClaim, Term
+from app.model.quantity import shown
+
+MOST_TERMS = 256
+"""Of the constraint of a pod with claims."""
+
+UNREAD_CLAIMS = "Leeboard cannot list ResourceClaims now; its /readyz says why"
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a change of claims or devices affects."""
+
+    nodes: Collection[NodeName] = ()
+    """Their devices are to be counted again."""
+    claims: Collection[ClaimKey] = ()
+    """They are to be charged again."""
+    pods: Collection[PodUid] = ()
+    """Their claims are to be resolved again."""
+
+
+class DeviceClaims:
+    """All claims, classes and pools. Only `ClusterCache` calls the methods that change them."""
+
+    def __init__(self) -> None:
+        """Start without objects."""
+        self.pools = DevicePools()
+        self._demands = ClaimDemands(self.pools)
+        self._claims: dict[ClaimKey, DeviceClaim] = {}
+        self._held: dict[NodeName, dict[ClaimKey, None]] = {}
+        """Allocated claims by the node of their devices."""
+        self._made_for: dict[PodUid, dict[ClaimKey, None]] = {}
+        """Claims by the pod for which they were created."""
+        self._users: dict[ClaimKey, dict[PodUid, None]] = {}
+        """Pods by the claims that they name, or that were created for them."""
+        self._keys: dict[PodUid, tuple[ClaimKey, ...]] = {}
+        self._pods: dict[PodUid, Pod] = {}
+        """The pods that need devices of claims, as the watch shows them."""
+        self._shared: dict[ClaimKey, DeviceClaim] = {}
+        """The claims that no pod alone owns."""
+        self._is_listed = True
+
+    # Queries ----------------------------------------------------------------------------------------------------------
+
+    def claim(self, key: ClaimKey) -> DeviceClaim | None:
+        """Return a claim."""
+        return self._claims.get(key)
+
+    def concerns(self, pod: Pod) -> bool:
+        """Return whether claims or classes matter for a pod, or did."""
+        if pod.claim_names or pod.uid in self._pods or pod.uid in self._made_for:
+            return True
+        return bool(pod.scalars) and self._demands.names_class(pod.scalars)
+
+    def as_shown(self, uid: PodUid) -> Pod | None:
+        """Return a pod that needs claims as the watch shows it; None for other pods."""
+        return self._pods.get(uid)
+
+    def resolved(self, pod: Pod) -> Pod:
+        """Return a pod, as the watch shows it, with what its claims and its resources of DRA demand."""
+        own: list[DeviceDemand] = []
+        shared: list[ResourceClaim] = []
+        pins: list[Requirement] = []
+        lacks = pod.lacks_claim
+        for name in pod.claim_names:
+            key = ClaimKey(pod.namespace, name)
+            claim = self._claims.get(key)
+            if claim is None:
+                lacks = lacks or ("" if pod.node is not None else self._unknown(name))
+            elif claim.owner == pod.uid:
+                own.append(self._of_own(claim, pod, pins))
+            elif (demand := self._demand(claim)) != NO_DEMAND:
+                shared.append(_as_shared(claim, demand))
+                own.append(DeviceDemand(places=() if claim.allocated is not None else demand.places))
+        by_name, scalars = self._demands.by_name(pod.scalars)
+        total = summed([*own, *by_name])
+        amounts = tuple(sorted({**dict(scalars), **dict(total.scalars)}.items()))
+        return replace(
+            pod,
+            request=replace(pod.request, gpu_milli=pod.request.gpu_milli + total.gpu_milli),
+            by_claim_milli=total.gpu_milli,
+            claims_milli=total.cost_milli - total.gpu_milli,
+            scalars=amounts,
+            constraint=pod.constraint if pod.node is not None else _narrowed(pod.constraint, total, pins),
+            claims=tuple(shared),
+            lacks_claim=lacks,
+        )
+
+    def _unknown(self, name: str) -> str:
+        return shown(name) if self._is_listed else f"{shown(name)} ({UNREAD_CLAIMS})"
+
+    def _of_own(self, claim: DeviceClaim, pod: Pod, pins: list[Requirement]) -> DeviceDemand:
+        demand = self._demand(claim)
+        if claim.allocated is None or pod.node is not None or claim.for_extended_resource:
+            return demand
+        if claim.node is not None:
+            pins.append(Requirement(NODE_NAME_FIELD, Operator.IN, (claim.node,)))
+        # The claim holds the devices itself.
+        return DeviceDemand(cost_milli=demand.cost_milli)
+
+    def _demand(self, claim: DeviceClaim) -> DeviceDemand:
+        return NO_DEMAND if claim.for_extended_resource else self._demands.of(claim)
+
+    def devices(self, node: NodeName) -> NodeDevices:
+        """Count the devices of a node that claims can get."""
+        if self.pools.is_empty():
+            return NO_DEVICES
+        held = (self._claims[key] for key in self._held.get(node, ()))
+        return counted(node, self.pools, held, self._demands)
+
+    def shared(self) -> Iterator[tuple[DeviceClaim, NodeName]]:
+        """Return the allocated claims that several pods may use, each with its node."""
+        return ((claim, claim.node) for claim in self._shared.values() if claim.node is not None)
+
+    def users(self, key: ClaimKey) -> Collection[Pod]:
+        """Return the pods that use a claim, as the watch shows them."""
+        return [self._pods[uid] for uid in self._users.get(key, ())]
+
+    def held_by(self, claim: DeviceClaim) -> DeviceDemand:
+        """Return what a claim demands of its node."""
+        return self._demands.of(claim)
+
+    # Pods -------------------------------------------------------------------------------------------------------------
+
+    def put_pod(self, pod: Pod) -> Collection[ClaimKey]:
+        """Store a pod, as the watch shows it; return the claims that are to be charged again."""
+        keys = tuple(ClaimKey(pod.namespace, name) for name in pod.claim_names)
+        keys += tuple(key for key in self._made_for.get(pod.uid, ()) if key not in keys)
+        before = self._pods.get(pod.uid)
+        known = self._keys.get(pod.uid, ())
+        self._pods[pod.uid] = pod
+        if known != keys:
+            self._forget_user(pod.uid)
+            self._keys[pod.uid] = keys
+            for key in keys:
+                self._users.setdefault(key, {})[pod.uid] = None
+        is_other = before is None or (before.node, before.deleting) != (pod.node, pod.deleting)
+        return dict.fromkeys((*known, *keys)) if is_other or known != keys else ()
+
+    def drop_pod(self, uid: PodUid) -> Collection[ClaimKey]:
+        """Forget a pod; return the claims that are to be charged again."""
+        if self._pods.pop(uid, None) is None:
+            return ()
+        keys = self._keys.get(uid, ())
+        self._forget_user(uid)
+        return keys
+
+    def _forget_user(self, uid: PodUid) -> None:
+        for key in self._keys.pop(uid, ()):
+            users = self._users[key]
+            del users[uid]
+            if not users:
+                del self._users[key]
+
+    # Objects ----------------------------------------------------------------------------------------------------------
+
+    def put_claim(self, claim: DeviceClaim) -> Followed:
+        """Store a claim."""
+        before = self._claims.get(claim.key)
+        if claim.problem and before is not None:
+            # It may hold more than can be read.
+            claim = replace(before, problem=claim.problem)
+        return Followed() if before == claim else self._replaced(claim.key, before, claim)
+
+    def drop_claim(self, key: ClaimKey) -> Followed:
+        """Forget a claim, which holds nothing any more."""
+        before = self._claims.get(key)
+        return Followed() if before is None else self._replaced(key, before, None)
+
+    def _replaced(self, key: ClaimKey, before: DeviceClaim | None, now: DeviceClaim | None) -> Followed:
+        self._demands.forget(key)
+        pods: dict[PodUid, None] = dict.fromkeys(self._users.get(key, ()))
+        for claim in (before, now):
+            if claim is not None and claim.owner is not None:
+                pods[claim.owner] = None
+        if before is not None:
+            _remove(self._held, before.node, key)
+            _remove(self._made_for, before.owner, key)
+            self._shared.pop(key, None)
+            del self._claims[key]
+        if now is not None:
+            self._claims[key] = now
+            if now.allocated is not None and now.node is not None:
+                self._held.setdefault(now.node, {})[key] = None
+            if now.owner is None:
+                self._shared[key] = now
+            else:
+                self._made_for.setdefault(now.owner, {})[key] = None
+        nodes = dict.fromkeys(one.node for one in (before, now) if one is not None and one.node is not None)
+        return Followed(nodes, (key,), pods)
+
+    def put_class(self, stated: DeviceClass) -> Followed:
+        """Store a class."""
+        return self._all() if self._demands.put_class(stated) else Followed()
+
+    def drop_class(self, name: str) -> Followed:
+        """Forget a class."""
+        return self._all() if self._demands.drop_class(name) else Followed()
+
+    def put_slice(self, stated: ResourceSlice) -> Followed:
+        """Store a slice."""
+        return self._after(self.pools.put(stated))
+
+    def drop_slice(self, name: str) -> Followed:
+        """Forget a slice."""
+        return self._after(self.pools.drop(name))
+
+    def put_rule(self, rule: DeviceTaintRule) -> Followed:
+        """Store a taint rule."""
+        return self._after(self.pools.put_rule(rule))
+
+    def drop_rule(self, name: str) -> Followed:
+        """Forget a taint rule."""
+        return self._after(self.pools.drop_rule(name))
+
+    def doubt(self) -> None:
+        """Let pods with claims wait until `trust`: the claims are not listed yet."""
+        self._is_listed = False
+
+    def trust(self) -> Followed:
+        """Note that all claims are listed."""
+        self._is_listed = True
+        return Followed(pods=tuple(self._pods))
+
+    def _after(self, changed: tuple[Collection[NodeName], bool]) -> Followed:
+        nodes, has_other_models = changed
+        if has_other_models:
+            return replace(self._all(), nodes=nodes)
+        keys = [key for node in nodes for key in self._held.get(node, ())]
+        for key in keys:
+            self._demands.forget(key)
+        return Followed(nodes, keys, dict.fromkeys(uid for key in keys for uid in self._users.get(key, ())))
+
+    def _all(self) -> Followed:
+        """Judge every claim again: this is rare, and only an administrator or a driver can cause it."""
+        self._demands.clear()
+        return Followed(self.pools.nodes(), tuple(self._claims), tuple(self._pods))
+
+
+def _as_shared(claim: DeviceClaim, demand: DeviceDemand) -> ResourceClaim:
+    return ResourceClaim(
+        claim=claim.key,
+        key=str(claim.key),
+        gpu_milli=demand.gpu_milli,
+        scalars=demand.scalars,
+        cost_milli=demand.cost_milli,
+        queue=claim.queue or None,
+        shared=True,
+    )
+
+
+def _narrowed(stated: Constraint, demand: DeviceDemand, pins: list[Requirement]) -> Constraint:
+    """Return the constraint of a pod that also needs the devices of its claims, and the nodes that hold them."""
+    # Kubernetes: an empty term matches no node.
+    terms: list[Term] = [()] if stated.terms is None else [term for term in stated.terms if term]
+    for place in (*demand.places, *((pin,) for pin in pins)):
+        terms = [(*term, one) for term in terms for one in place]
+        if len(terms) > MOST_TERMS:
+            # Fewer nodes than possible, never more.
+            terms = terms[:MOST_TERMS]
+    if not demand.places and not pins:
+        return stated
+    return replace(stated, terms=tuple(terms))
+
+
+def _remove(index: dict[Any, dict[ClaimKey, None]], at: Hashable, key: ClaimKey) -> None:
+    keys = index.get(at, {})
+    keys.pop(key, None)
+    if not keys:
+        index.pop(at, None)
