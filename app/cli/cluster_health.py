@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from app.cli.findings import Finding, broken, few, ok, warning
+from app.control.leadership.freshness import UNSERVED
 from app.kube.reviews import KubeReviews, Version
 from app.model.rights import ASKING, Right
 from app.model.seam import ForbiddenError, KubeError, RawObject, Resource
@@ -82,7 +83,8 @@ async def _missing(reviews: KubeReviews, needed: Sequence[Right], account: str |
 
 async def kinds(reviews: KubeReviews) -> AsyncIterator[Finding]:
     """Check whether the API server serves all kinds that are read, in the versions that are read."""
-    wanted = [resource.value.removeprefix("apis/") for resource in Resource if resource.value.startswith("apis/")]
+    needed = [resource.value for resource in Resource if resource not in UNSERVED]
+    wanted = [path.removeprefix("apis/") for path in needed if path.startswith("apis/")]
     absent = []
     for path in wanted:
         version, _, plural = path.rpartition("/")

@@ -74,6 +74,8 @@ class Origin:
     owner: OwnerRef | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    native_group: str = ""
+    """The native PodGroup that `spec.schedulingGroup` names; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

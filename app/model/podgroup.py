@@ -19,6 +19,7 @@ class TopologyConstraint:
     """How close together pods must (`required`) or should (`preferred`) be: label keys of a Topology's levels."""
 
     topology: str
+    """Empty in the constraint of a native PodGroup: its level is any label key of nodes, without a Topology."""
     required: str = ""
     preferred: str = ""
 
@@ -88,6 +89,8 @@ class GroupSpec:
 
     `FOREVER_S` means that its missing pods are replaced instead; None means that the policy decides.
     """
+    evicted_whole: bool = False
+    """All its pods are evicted together, also those beyond its minimum."""
     owner: OwnerRef | None = None
     """The owner of the object. The object is deleted with its owner."""
     derived: bool = False
@@ -123,6 +126,8 @@ class PodGroup:
     """The group's own limit on how long it may be stale before all its pods are evicted; None means that the policy
     decides.
     """
+    evicted_whole: bool = False
+    """All its pods are evicted together, also those beyond its minimum."""
     stale_since: float | None = None
     """Since when it holds pods, but fewer than its minimum, in seconds since the epoch; None when this is not so."""
     torn_since: float | None = None

@@ -6,6 +6,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from app.model.names import NATIVE_API
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
@@ -79,9 +81,10 @@ ALWAYS: tuple[Right, ...] = (
     ASKING,
     *_of("", "nodes", ("list", "watch"), NOTHING_DECIDED),
     *_of("", "pods", ("list", "watch"), NOTHING_DECIDED),
-    *_of("scheduling.k8s.io", "priorityclasses", ("list", "watch"), NOTHING_DECIDED),
+    *_of(NATIVE_API, "priorityclasses", ("list", "watch"), NOTHING_DECIDED),
     *_of(KAI, "queues", ("list", "watch"), NOTHING_DECIDED),
     *_of(KAI, "podgroups", ("list", "watch"), NOTHING_DECIDED),
+    *_of(NATIVE_API, "podgroups", ("list", "watch"), "pods that name a native PodGroup wait", optional=True),
     *_of("kai.scheduler", "topologies", ("list", "watch"), "PodGroups with a topology wait", optional=True),
     *_of("leeboard.dev", "gpunodes", ("list", "watch"), "pods that request a part of a GPU wait", optional=True),
     *(

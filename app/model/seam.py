@@ -30,6 +30,7 @@ class Resource(Enum):
     PRIORITY_CLASSES = "apis/scheduling.k8s.io/v1/priorityclasses"
     QUEUES = "apis/scheduling.run.ai/v2/queues"
     POD_GROUPS = "apis/scheduling.run.ai/v2alpha2/podgroups"
+    NATIVE_POD_GROUPS = "apis/scheduling.k8s.io/v1beta1/podgroups"
     TOPOLOGIES = "apis/kai.scheduler/v1alpha1/topologies"
     GPU_NODES = "apis/leeboard.dev/v1alpha1/gpunodes"
     DEVICE_CLASSES = "apis/resource.k8s.io/v1/deviceclasses"

@@ -38,7 +38,20 @@ from app.model.scaling import GROUP_ANNOTATION
 from app.model.seam import RawObject, Resource
 from app.recording.container_fields import AMOUNTS
 from app.recording.pod_fields import REFERENCES, STAMPS, pod
-from app.recording.whitelist import Cut, compared, entries, fields, first, items, like, picked, plain, texts
+from app.recording.whitelist import (
+    Cut,
+    compared,
+    entries,
+    fields,
+    first,
+    items,
+    like,
+    picked,
+    plain,
+    presence,
+    texts,
+    truth,
+)
 
 METADATA = fields(STAMPS)
 """The metadata of a kind of which neither labels nor annotations are read."""
@@ -177,6 +190,21 @@ _POD_GROUP = fields(
     }
 )
 
+_NATIVE_POD_GROUP = fields(
+    {
+        "metadata": fields({**STAMPS, "ownerReferences": REFERENCES}),
+        "spec": fields(
+            {
+                **texts("priorityClassName", "parentCompositePodGroupName"),
+                "schedulingPolicy": fields({"basic": presence, "gang": fields(texts("minCount"))}),
+                "schedulingConstraints": fields({"topology": items(fields(texts("key")), MOST_ITEMS)}),
+                "disruptionMode": fields({"all": presence}),
+                "resourceClaims": truth,
+            }
+        ),
+    }
+)
+
 _CLASS = fields({"metadata": METADATA, "value": plain})
 _TOPOLOGY = fields(
     {
@@ -295,6 +323,7 @@ KINDS: Mapping[Resource, Cut] = {
     Resource.PRIORITY_CLASSES: _CLASS,
     Resource.QUEUES: _QUEUE,
     Resource.POD_GROUPS: _POD_GROUP,
+    Resource.NATIVE_POD_GROUPS: _NATIVE_POD_GROUP,
     Resource.TOPOLOGIES: _TOPOLOGY,
     Resource.GPU_NODES: _GPU_NODE,
     Resource.DEVICE_CLASSES: _DEVICE_CLASS,

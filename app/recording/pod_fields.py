@@ -232,6 +232,7 @@ SPEC: Mapping[str, Cut] = {
     "affinity": _FAR_AFFINITY,
     "tolerations": items(fields(texts("key", "operator", "value", "effect")), MOST_ITEMS),
     "schedulingGates": items(_gate, MOST_ITEMS),
+    "schedulingGroup": fields(texts("podGroupName")),
     "resourceClaims": items(fields(texts("name", "resourceClaimName", "resourceClaimTemplateName")), MOST_ITEMS),
     "volumes": picked(_nothing, MOST_VOLUMES),
 }

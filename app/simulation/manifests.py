@@ -36,6 +36,8 @@ class Job:
     runtime_s: int = 60
     priority_class: str = "train"
     group: str = ""
+    native_group: str = ""
+    """The native PodGroup that the pods name."""
     part: Mapping[str, str] = field(default_factory=dict)
     """Annotations that request a fraction of a GPU."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -108,6 +110,16 @@ def pod_group(job: Job, *, min_member: int) -> RawObject:
     }
 
 
+def native_pod_group(job: Job, *, min_count: int | None) -> RawObject:
+    """Build the native PodGroup named by the job's `native_group`; without `min_count` its pods start one by one."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": job.native_group, "namespace": job.queue},
+        "spec": {"schedulingPolicy": {"basic": {}} if min_count is None else {"gang": {"minCount": min_count}}},
+    }
+
+
 def pod(job: Job, *, member: int = 0) -> RawObject:
     """Build a pending pod of the job, with its priority resolved as admission does it."""
     annotations = {RUNTIME_ANNOTATION: str(job.runtime_s)} | ({GROUP_ANNOTATION: job.group} if job.group else {})
@@ -129,7 +141,8 @@ def pod(job: Job, *, member: int = 0) -> RawObject:
             "priority": PRIORITIES[job.priority_class],
             "containers": [container],
         }
-        | ({"nodeSelector": dict(job.node_selector)} if job.node_selector else {}),
+        | ({"nodeSelector": dict(job.node_selector)} if job.node_selector else {})
+        | ({"schedulingGroup": {"podGroupName": job.native_group}} if job.native_group else {}),
         "status": {"phase": "Pending"},
     }
 

@@ -20,6 +20,7 @@ KINDS = {
     ("v1", "Node"): Resource.NODES,
     ("v1", "Pod"): Resource.PODS,
     ("scheduling.run.ai/v2alpha2", "PodGroup"): Resource.POD_GROUPS,
+    ("scheduling.k8s.io/v1beta1", "PodGroup"): Resource.NATIVE_POD_GROUPS,
 }
 """The kinds that always exist and that are looked up by name."""
 

@@ -43,3 +43,7 @@ def queue(**resources: object) -> Raw:
 
 def pod_group(**spec: object) -> Raw:
     return {"metadata": metadata(), "spec": spec}
+
+
+def native_group(**spec: object) -> Raw:
+    return {"metadata": metadata(), "spec": spec}

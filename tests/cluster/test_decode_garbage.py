@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster import decode
-from tests.cluster.raw import PROFILES, Raw, container, metadata, pod_group, raw_pod
+from tests.cluster.raw import PROFILES, Raw, container, metadata, native_group, pod_group, raw_pod
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -55,6 +55,7 @@ FULL_POD = raw_pod(
     },
     tolerations=[{"key": "a", "operator": "Exists", "effect": "NoExecute"}],
     schedulingGates=[{"name": "g"}],
+    schedulingGroup={"podGroupName": "g"},
     priority=1,
     priorityClassName="train",
     nodeName="n",
@@ -99,6 +100,19 @@ FULL_GROUP = pod_group(
     topologyConstraint=LEVEL,
     subGroups=[{"name": "a"}, {"name": "b", "parent": "a", "minMember": 2, "topologyConstraint": LEVEL}],
 )
+FULL_NATIVE_GROUP = native_group(
+    schedulingPolicy={"gang": {"minCount": 2}},
+    schedulingConstraints={"topology": [{"key": "rack"}]},
+    disruptionMode={"all": {}},
+    priorityClassName="p",
+    workloadRef={"name": "w"},
+)
+COMPOSED_GROUP = native_group(
+    schedulingPolicy={"basic": {}},
+    disruptionMode={"single": {}},
+    parentCompositePodGroupName="parent",
+    resourceClaims=[{"name": "c", "resourceClaimName": "r"}],
+)
 FULL_TOPOLOGY = {"metadata": metadata(), "spec": {"levels": [{"nodeLabel": "zone"}, {"nodeLabel": "rack"}]}}
 
 
@@ -113,6 +127,7 @@ def decoded_pod(raw: Any) -> Any:
         (decode.node, FULL_NODE),
         (decode.queue, FULL_QUEUE),
         (decode.pod_group, FULL_GROUP),
+        (decode.native_pod_group, FULL_NATIVE_GROUP),
         (decode.topology, FULL_TOPOLOGY),
         (decode.priority_class, {"metadata": metadata(), "value": 1}),
     ],
@@ -138,7 +153,15 @@ def test_any_json_in_any_field_is_decoded_or_is_a_problem_with_a_message(
 @given(JSON)
 def test_any_json_is_decoded_or_refused(raw: object) -> None:
     decode.is_terminal(raw)
-    for read in (decoded_pod, decode.node, decode.queue, decode.pod_group, decode.topology, decode.priority_class):
+    for read in (
+        decoded_pod,
+        decode.node,
+        decode.queue,
+        decode.pod_group,
+        decode.native_pod_group,
+        decode.topology,
+        decode.priority_class,
+    ):
         with pytest.raises(decode.DecodeError):
             read(raw)
 

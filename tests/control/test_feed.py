@@ -8,7 +8,7 @@ import pytest
 from app.control.informers.feed import PAUSE_EVERY
 from app.control.leadership.freshness import STALE_AFTER_S
 from app.model.dra import ClaimKey
-from app.model.names import GroupKey, PodUid
+from app.model.names import NATIVE_API, GroupKey, PodUid
 from app.model.pod import Pod
 from app.model.reason import Reason, phrase
 from app.model.seam import Changed, Deleted, Listed, Lost, Progress, RawObject, Resource, RestoredError, WatchEvent
@@ -121,7 +121,9 @@ QUEUE = identified(manifests.queue("q", None, Quota(gpus=1)))
 CLASS = identified(manifests.priority_class("train"))
 GPU_NODE: RawObject = {"metadata": {"name": "a", "uid": "g"}, "status": {"devices": [{"uuid": "GPU-1"}]}}
 TOPOLOGY: RawObject = {"metadata": {"name": "t", "uid": "u"}, "spec": {"levels": [{"nodeLabel": "rack"}]}}
-GROUP = identified(manifests.pod_group(Job(name="gang", queue="q", group="gang"), min_member=2))
+GANG = Job(name="gang", queue="q", group="gang", native_group="gang")
+GROUP = identified(manifests.pod_group(GANG, min_member=2))
+NATIVE_GROUP = identified(manifests.native_pod_group(GANG, min_count=3))
 
 
 # Contents
@@ -134,6 +136,7 @@ async def test_every_kind_enters_and_leaves_the_cache() -> None:
             queues=QUEUE,
             priority_classes=CLASS | {"value": 7},
             pod_groups=GROUP,
+            native_pod_groups=NATIVE_GROUP,
             pods=pod("one"),
             topologies=TOPOLOGY,
             gpu_nodes=GPU_NODE,
@@ -151,7 +154,8 @@ async def test_every_kind_enters_and_leaves_the_cache() -> None:
 
         assert not world.cache.claims.pools.is_empty()
         assert world.cache.claims.claim(ClaimKey("default", "c")) is not None
-        items = (NODE, pod("one"), CLASS, QUEUE, GROUP, TOPOLOGY, GPU_NODE, *DEVICES.values())
+        assert world.cache.groups.progress.min_member(GroupKey("q", "gang", NATIVE_API)) == 3
+        items = (NODE, pod("one"), CLASS, QUEUE, GROUP, NATIVE_GROUP, TOPOLOGY, GPU_NODE, *DEVICES.values())
         for resource, item in zip(Resource, items, strict=True):
             await world.show(resource, Deleted(item))
         assert (set(world.cache.snapshots.table().index), set(world.cache.queues.tree()), world.pods()) == (
@@ -160,6 +164,7 @@ async def test_every_kind_enters_and_leaves_the_cache() -> None:
             set(),
         )
         assert world.cache.groups.progress.min_member(GroupKey("q", "gang")) == 1
+        assert world.cache.groups.specs.get(GroupKey("q", "gang", NATIVE_API)) is None
         assert world.cache.snapshot().topologies == {}
         assert not world.cache.gpus.agents.all()
         assert world.cache.claims.pools.is_empty()

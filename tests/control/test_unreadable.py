@@ -81,7 +81,9 @@ def furnished() -> SimulatedCluster:
         node["spec"] = {"unschedulable": False, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}
         cluster.create(Resource.NODES, node)
     cluster.create(Resource.GPU_NODES, gpu_node())
-    cluster.create(Resource.POD_GROUPS, manifests.pod_group(Job(name="g", queue="q", group="g"), min_member=1))
+    job = Job(name="g", queue="q", group="g", native_group="g")
+    cluster.create(Resource.POD_GROUPS, manifests.pod_group(job, min_member=1))
+    cluster.create(Resource.NATIVE_POD_GROUPS, manifests.native_pod_group(job, min_count=1))
     return cluster
 
 

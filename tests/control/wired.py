@@ -222,6 +222,15 @@ class World:
         pods = [gated(manifests.pod(job, member=member), gates) for member in range(size)]
         return [self.cluster.create(Resource.PODS, pod) for pod in pods]
 
+    def native_gang(
+        self, name: str, *, size: int, min_count: int | None, gates: Sequence[str] = (), **more: Any
+    ) -> list[RawObject]:
+        """Create a native PodGroup and its pods; without `min_count` it is a basic one."""
+        job = Job(**{"name": name, "queue": "q", "gpus": 1, "cpu": 0, "native_group": name, **more})
+        self.cluster.create(Resource.NATIVE_POD_GROUPS, manifests.native_pod_group(job, min_count=min_count))
+        pods = [gated(manifests.pod(job, member=member), gates) for member in range(size)]
+        return [self.cluster.create(Resource.PODS, pod) for pod in pods]
+
     def rack(self, rack: str, *names: str, gpus: int = 1) -> None:
         """Create nodes in one rack."""
         for name in names:

@@ -74,6 +74,7 @@ READERS: Mapping[Resource, tuple[Reader, ...]] = {
     Resource.PRIORITY_CLASSES: (decode.priority_class,),
     Resource.QUEUES: (decode.queue, decode.tally, status_of(QUEUE_STATUS)),
     Resource.POD_GROUPS: (decode.pod_group, status_of(GROUP_STATUS), writer),
+    Resource.NATIVE_POD_GROUPS: (decode.native_pod_group,),
     Resource.TOPOLOGIES: (decode.topology,),
     Resource.GPU_NODES: (decode.gpu_node,),
     Resource.DEVICE_CLASSES: (decode.device_class,),
@@ -135,6 +136,7 @@ CLAIMS: Raw = builders.raw_pod(
     resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}],
     volumes=[{"name": "v", "secret": {"secretName": "s"}}],
     activeDeadlineSeconds=60,
+    schedulingGroup={"podGroupName": "native"},
     resources={"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}},
     status={
         "resourceClaimStatuses": [{"name": "x"}],
@@ -209,6 +211,7 @@ FULL: Mapping[Resource, tuple[Raw, ...]] = {
     Resource.PRIORITY_CLASSES: (manifests.priority_class("train"), {"metadata": builders.metadata(), "value": 5}),
     Resource.QUEUES: (full.FULL_QUEUE | {"status": QUEUE_STATUS},),
     Resource.POD_GROUPS: (full.FULL_GROUP | {"status": GROUP_STATUS},),
+    Resource.NATIVE_POD_GROUPS: (full.FULL_NATIVE_GROUP, full.COMPOSED_GROUP),
     Resource.TOPOLOGIES: (full.FULL_TOPOLOGY, manifests.topology("t", "zone", "rack")),
     Resource.GPU_NODES: (GPU_NODE,),
     Resource.DEVICE_CLASSES: (device_class("c", "device.driver == 'd'", extended="nvidia.com/gpu"),),

@@ -56,6 +56,14 @@ def test_a_queue_reclaims_its_deserved_share_from_a_queue_above_its_share_and_no
     ]
 
 
+def test_a_podgroup_that_is_evicted_whole_does_not_lose_its_spare_pods_alone() -> None:
+    whole = elastic("e", "n0", "n0", "n0", "n0", least=1, queue="p", evicted_whole=True)
+
+    found = planned(whole, waits("w", 1), gpus=[4], queues=RIVALS)
+
+    assert (starting(found), sorted(leaving(found))) == (["w"], ["e0", "e1", "e2", "e3"])
+
+
 def test_a_victim_that_fits_on_another_node_moves_there() -> None:
     low = elastic("low", "n0", least=1)
 

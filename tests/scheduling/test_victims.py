@@ -46,6 +46,13 @@ def test_an_elastic_podgroup_loses_its_spare_pods_one_by_one_and_then_all_others
     assert order(runs("e", 4, least=2)) == ["e3", "e2", "e0 e1"]
 
 
+def test_a_podgroup_that_is_evicted_whole_loses_all_its_pods_together_or_none() -> None:
+    whole = runs("w", 4, least=2, evicted_whole=True)
+
+    assert order(whole, runs("e", 2, least=1)) == ["e1", "w0 w1 w2 w3", "e0"]
+    assert order(whole, w=Safety.MINIMUM) == []
+
+
 def test_non_preemptible_pods_are_never_victims() -> None:
     assert order(runs("firm", preemptible=False), runs("soft")) == ["soft0"]
 

@@ -18,6 +18,7 @@ from app.cluster.decode.glances import (
 from app.cluster.decode.gpu_nodes import gpu_node
 from app.cluster.decode.history import tally
 from app.cluster.decode.least import least_pod, without_uid
+from app.cluster.decode.native_groups import native_pod_group
 from app.cluster.decode.nodes import node
 from app.cluster.decode.origin import NOTHING_KEPT, Keeps, owner
 from app.cluster.decode.pods import Rules, is_terminal, pod
@@ -48,6 +49,7 @@ __all__ = [
     "name_of",
     "names_profile",
     "namespace_of",
+    "native_pod_group",
     "node",
     "nominated_node",
     "owner",

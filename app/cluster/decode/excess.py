@@ -20,7 +20,7 @@ MOST_VOLUMES = 1024
 MOST_STATED = 4096
 """Of all containers together, in requests and limits: 16 for each of the allowed number of containers."""
 
-CHARGED = ("nodeName", "schedulerName", "containers", "initContainers", "overhead", "resources")
+CHARGED = ("nodeName", "schedulerName", "schedulingGroup", "containers", "initContainers", "overhead", "resources")
 """The fields of the spec that are read of a pod with excessive items: enough to charge the pod where it runs."""
 
 LISTS = (list, dict)
@@ -45,7 +45,7 @@ def excess(raw: Fields) -> str:
 
 def trimmed(spec: Fields) -> Fields:
     """Return the part of a pod with excessive items that is read; its containers count once it has a node."""
-    kept = CHARGED if spec.get("nodeName") else ("schedulerName",)
+    kept = CHARGED if spec.get("nodeName") else ("schedulerName", "schedulingGroup")
     return {key: spec[key] for key in kept if key in spec}
 
 

@@ -59,14 +59,17 @@ class Keeps:
 NOTHING_KEPT = Keeps(is_on=False)
 
 
-def origin(metadata: Fields, keeps: Keeps) -> Origin | None:
-    """Return the origin of a pod; None when the pod has no owner and none of its labels matters."""
+def origin(metadata: Fields, keeps: Keeps, *, native_group: str = "") -> Origin | None:
+    """Return the origin of a pod; None when the pod has no owner and none of its labels matters.
+
+    `native_group` is the native PodGroup that the pod names.
+    """
     if not keeps.is_on:
         return None
     ref = owner_of(metadata)
     labels = _kept(fields(metadata, "labels"), keeps.labels)
     annotations = _kept(fields(metadata, "annotations"), keeps.annotations)
-    return _shared(ref, labels, annotations) if ref or labels or annotations else None
+    return _shared(ref, labels, annotations, native_group) if ref or labels or annotations else None
 
 
 def owner(raw: object, *, kind: Kind, parts: frozenset[str] = ALL_PARTS) -> Owner:
@@ -135,9 +138,12 @@ def _kept(stated: Fields, names: frozenset[str]) -> tuple[tuple[str, str], ...]:
 
 @shared(4096)
 def _shared(
-    ref: OwnerRef | None, labels: tuple[tuple[str, str], ...], annotations: tuple[tuple[str, str], ...]
+    ref: OwnerRef | None,
+    labels: tuple[tuple[str, str], ...],
+    annotations: tuple[tuple[str, str], ...],
+    native_group: str,
 ) -> Origin:
-    return Origin(ref, dict(labels), dict(annotations))
+    return Origin(ref, dict(labels), dict(annotations), native_group)
 
 
 def _texts(metadata: Fields, key: str) -> Mapping[str, str]:

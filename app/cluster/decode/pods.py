@@ -21,7 +21,7 @@ from app.cluster.decode.sparing import shared
 from app.cluster.decode.whereabouts import constraint
 from app.model import marks
 from app.model.marks import BIND_MARKER, GATE, PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
-from app.model.names import NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
+from app.model.names import NATIVE_API, NO_QUEUE, GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import Pod, Sharing
 from app.model.quantity import QuantityError, integer
 from app.model.resources import Resources, Scalars
@@ -141,7 +141,8 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
     is_ours = (reading.text(spec, "schedulerName") or DEFAULT_SCHEDULER) in profiles
     managed = is_ours and not reserves and not self_placed
     uid = PodUid(parts.metadata["uid"])
-    group = reading.name(parts.annotations, POD_GROUP_ANNOTATION)
+    native = reading.name(reading.mapping(spec, "schedulingGroup"), "podGroupName")
+    group = _group(reading.name(parts.annotations, POD_GROUP_ANNOTATION), native, namespace)
     near, kept = neighbours(spec, labels, namespace)
     asked, scalars = request(reading, spec, parts.status)
     said = said_of(reading, parts.status)
@@ -167,9 +168,9 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         uid=uid,
         namespace=namespace,
         name=parts.metadata["name"],
-        group=GroupKey(namespace, group or uid),
-        names_group=bool(group),
-        origin=origin(parts.metadata, keeps) if managed else None,
+        group=group or GroupKey(namespace, uid),
+        names_group=group is not None,
+        origin=origin(parts.metadata, keeps, native_group=native) if managed else None,
         bare=not controllers,
         stays=not managed and any(_stays(one) for one in controllers),
         queue=_queue(reading, labels, managed=managed),
@@ -208,6 +209,13 @@ def pod(raw: object, *, profiles: frozenset[str], rules: Rules = USUAL_RULES, ke
         problem=reading.problem,
         unread=reading.unread and node is not None and not self_placed,
     )
+
+
+def _group(annotated: str, native: str, namespace: str) -> GroupKey | None:
+    """Return the PodGroup that a pod names: KAI's annotation comes before `spec.schedulingGroup`."""
+    if annotated:
+        return GroupKey(namespace, annotated)
+    return GroupKey(namespace, intern(native), NATIVE_API) if native else None
 
 
 def _stays(controller: Fields) -> bool:

@@ -83,8 +83,7 @@ def _key(metadata: Fields) -> GroupKey | None:
     if fields(metadata, "labels").get(MANAGED_BY_LABEL) != MANAGED_BY:
         return None
     whom = fields(metadata, "annotations").get(GROUP_ANNOTATION)
-    namespace, slash, name = whom.partition("/") if isinstance(whom, str) else ("", "", "")
-    return GroupKey(namespace, name) if slash and metadata.get("uid") else None
+    return GroupKey.parse(whom) if isinstance(whom, str) and metadata.get("uid") else None
 
 
 def _count(value: object) -> int:

@@ -109,6 +109,7 @@ def form(
         succeeded=members.succeeded,
         started_at=members.started_at(),
         stale_grace_s=spec.stale_grace_s,
+        evicted_whole=spec.evicted_whole,
     )
     if not members.waiting():
         return group

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from app.model.names import QueueName
+from app.model.names import NATIVE_API, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
 
@@ -40,14 +40,30 @@ def merged(stated: GroupSpec | None, derived: GroupSpec | None) -> GroupSpec | N
     The owners' statements count, because the object is rewritten from them. The queue is the exception: an
     administrator may have moved the PodGroup to another queue (KAI).
     """
+    if derived is not None and derived.key.api:
+        return _native(stated, derived)
     if stated is None or derived is None:
         return derived or stated
     return replace(derived, uid=stated.uid, queue=stated.queue or derived.queue)
 
 
+def _native(stated: GroupSpec | None, derived: GroupSpec) -> GroupSpec | None:
+    """Return a native PodGroup on the terms of the owners of its pods; they do not replace a missing object."""
+    if stated is None:
+        return None
+    return replace(
+        stated,
+        queue=derived.queue,
+        preemptible=derived.preemptible,
+        priority_classes=tuple(dict.fromkeys((*stated.priority_classes, *derived.priority_classes))),
+        suspended=derived.suspended or stated.suspended,
+    )
+
+
 def spec_of_pod(pod: Pod) -> GroupSpec:
     """Return the substitute for a PodGroup object: a single pod needs none, a missing named object is a problem."""
-    problem = f"PodGroup {pod.group} does not exist" if pod.names_group else ""
+    absent = f", or the API server does not serve {NATIVE_API}/v1beta1" if pod.group.api else ""
+    problem = f"PodGroup {pod.group} does not exist{absent}" if pod.names_group else ""
     return GroupSpec(key=pod.group, min_member=1, created_at=pod.created_at, problem=problem)
 
 

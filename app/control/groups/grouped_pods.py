@@ -5,7 +5,7 @@ from dataclasses import replace
 from app.cluster import decode
 from app.cluster.decode.pods import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
 from app.grouping import POD_ANNOTATIONS, POD_LABELS
-from app.model.names import GroupKey
+from app.model.names import NATIVE_API, GroupKey
 from app.model.owner import Grouping
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
@@ -33,16 +33,21 @@ def named(pod: Pod, grouping: Grouping, spec: GroupSpec) -> Pod:
     return replace(pod, group=spec.key, names_group=True, subgroup=subgroup)
 
 
-def own_group(pod: Pod) -> str:
-    """Return the name of the group that the pod itself names; empty for none."""
-    return pod.origin.annotations.get(POD_GROUP_ANNOTATION, "") if pod.origin else ""
+def own_group(pod: Pod) -> GroupKey | None:
+    """Return the group that the pod itself names: by its annotation, else in its spec; None for none."""
+    if pod.origin is None:
+        return None
+    annotated, native = pod.origin.annotations.get(POD_GROUP_ANNOTATION, ""), pod.origin.native_group
+    if annotated:
+        return GroupKey(pod.namespace, annotated)
+    return GroupKey(pod.namespace, native, NATIVE_API) if native else None
 
 
 def bare(pod: Pod) -> Pod:
     """Return a pod as it was decoded, without the group of its owners."""
     own, labels = own_group(pod), pod.origin.labels if pod.origin else {}
-    key = GroupKey(pod.namespace, own or pod.uid)
-    return replace(pod, group=key, names_group=bool(own), subgroup=labels.get(SUBGROUP_LABEL, ""), ungrouped="")
+    key, subgroup = own or GroupKey(pod.namespace, pod.uid), labels.get(SUBGROUP_LABEL, "")
+    return replace(pod, group=key, names_group=own is not None, subgroup=subgroup, ungrouped="")
 
 
 def says_more(spec: GroupSpec, pod: Pod) -> bool:

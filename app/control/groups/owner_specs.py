@@ -69,6 +69,7 @@ def _read(key: GroupKey, grouping: Grouping) -> GroupSpec:
     read = decode.pod_group({"metadata": metadata, "spec": grouping.spec})
     return replace(
         read,
+        key=key,
         uid="",
         derived=True,
         priority_classes=grouping.priority_classes,

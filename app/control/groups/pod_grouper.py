@@ -105,7 +105,7 @@ class PodGrouper:
             if walk.missing is not None:
                 return replace(pod, ungrouped=waits_for(walk.missing, self._watch)), None
             grouping = group(pod, self._walks.chain(OwnedPods(first, pod.namespace), walk, pod), self._defaults)
-        if grouping is None or own_group(pod) not in {"", grouping.name}:
+        if grouping is None or not _is_grouped(pod, grouping) or pod.group.api:
             return pod, None
         spec = self._say(pod, grouping).spec
         return named(pod, grouping, spec), spec
@@ -224,7 +224,7 @@ class PodGrouper:
             self._lineage.remove(before, pod.namespace, pod.uid)
 
     def _join(self, pod: Pod, grouping: Grouping | None, bound_in: GroupKey | None) -> Pod:
-        if grouping is None or own_group(pod) not in {"", grouping.name}:
+        if grouping is None or not _is_grouped(pod, grouping):
             return pod
         said = self._say(pod, grouping)
         spec = said.spec
@@ -237,27 +237,34 @@ class PodGrouper:
             return pod
         self._sayings.keep(said)
         self._cache.derive_group(spec)
+        if spec.key.api:
+            return pod
         if grouping.owner is None or not self._lineage.is_gone(grouping.owner, pod.namespace):
             self._writer.want(spec.key, said.grouping)
         return named(pod, grouping, spec)
 
     def _say(self, pod: Pod, grouping: Grouping) -> OwnerSpec:
-        """Return the spec that the owners define for the group of a pod."""
+        """Return the spec that the owners define for the group of a pod; in a native group, they define its terms."""
+        own = own_group(pod)
+        if own is not None and own.api:
+            return self._sayings.of(own, pod, grouping)
         may_have_object = not grouping.alone or grouping.spec.get("topologyConstraint") or grouping.asked_for
-        name = grouping.name if may_have_object or own_group(pod) else pod.uid
+        name = grouping.name if may_have_object or own is not None else pod.uid
         return self._sayings.of(GroupKey(pod.namespace, name), pod, grouping)
 
     def _as_known(self, pod: Pod, missing: OwnerRef, bound_in: GroupKey | None) -> Pod:
         """Return a pod with a missing owner in the group that it already has; without such a group the pod waits.
 
-        A bound pod runs anyway; it waits only for its sub-group.
+        A bound pod runs anyway; it waits only for its sub-group. A pod that names a native group waits as well, since
+        its owners may name the queue.
         """
         known = self._cache.pods.get(pod.uid)
         # Pods of an owner that may not be read count as single pods until its PodGroup is seen.
         was_grouped = known is not None and (known.names_group or not self._watch.kinds.is_denied(missing.kind))
-        if known is not None and was_grouped and not known.ungrouped and own_group(pod) in {"", known.group.name}:
+        if known is not None and was_grouped and not known.ungrouped and own_group(pod) in {None, known.group}:
             return replace(pod, group=known.group, names_group=known.names_group, subgroup=known.subgroup)
-        is_named = own_group(pod) and bound_in is None
+        own = own_group(pod)
+        is_named = own is not None and not own.api and bound_in is None
         return pod if is_named else replace(pod, ungrouped=waits_for(missing, self._watch))
 
     async def _regroup(self, lines: Iterable[OwnedPods]) -> None:
@@ -283,6 +290,12 @@ class PodGrouper:
                 # A bug of ours that one object triggers: the pod stays as it was, and the other pods are grouped.
                 log.exception("pod cannot be grouped", pod=repr(pod))
             self.forget_if_over(pod.group)
+
+
+def _is_grouped(pod: Pod, grouping: Grouping) -> bool:
+    """Whether the owners of a pod state anything about its group: not if the pod names another one by annotation."""
+    own = own_group(pod)
+    return own is None or bool(own.api) or own.name == grouping.name
 
 
 def _bound_in(pod: Pod, known: Pod) -> GroupKey | None:

@@ -18,9 +18,9 @@ from app.cluster.state.cache import ClusterCache
 from app.control.groups.shown import Shown
 from app.control.informers.kinds import WatchedKind
 from app.control.informers.tolerance import Tolerance
-from app.control.leadership.freshness import Freshness
+from app.control.leadership.freshness import UNSERVED, Freshness
 from app.model.dra import ClaimKey
-from app.model.names import GroupKey, PodUid
+from app.model.names import NATIVE_API, GroupKey, PodUid
 from app.model.seam import Changed, Cluster, Deleted, Listed, Lost, RawObject, Resource, RestoredError, WatchEvent
 from app.telemetry import Metrics, Step
 
@@ -62,7 +62,10 @@ def key_of(resource: Resource, raw: RawObject) -> Any:
         return PodUid(uid or decode.without_uid(decode.namespace_of(raw), name))
     if resource is Resource.RESOURCE_CLAIMS:
         return ClaimKey(decode.namespace_of(raw), name)
-    return GroupKey(decode.namespace_of(raw), name) if resource is Resource.POD_GROUPS else name
+    if resource in {Resource.POD_GROUPS, Resource.NATIVE_POD_GROUPS}:
+        api = NATIVE_API if resource is Resource.NATIVE_POD_GROUPS else ""
+        return GroupKey(decode.namespace_of(raw), name, api)
+    return name
 
 
 @dataclass(slots=True)
@@ -182,6 +185,8 @@ class Feed:
     async def _take(self, resource: Resource, event: WatchEvent[_Seen[Any] | None]) -> None:
         if isinstance(event, Lost):
             self._freshness.note_lost(resource, event.cause, denied=event.denied, absent=event.absent)
+            if event.absent and resource in UNSERVED:
+                return
             self._metrics.watch_lost(repr(resource))
             log.warning("watch lost", resource=repr(resource), cause=event.cause)
             return

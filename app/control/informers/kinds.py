@@ -10,7 +10,7 @@ from app.control.groups.pod_grouper import PodGrouper
 from app.control.informers.pod_kind import PodKind
 from app.model.device import GpuNode
 from app.model.dra import ClaimKey, DeviceClaim, DeviceClass, DeviceTaintRule, ResourceSlice
-from app.model.names import GroupKey, NodeName, QueueName
+from app.model.names import NATIVE_API, GroupKey, NodeName, QueueName
 from app.model.node import Node
 from app.model.podgroup import GroupSpec
 from app.model.priority import PriorityClass
@@ -188,6 +188,8 @@ class _GpuNodes(_Kind[GpuNode, NodeName]):
 class _PodGroups(_Kind[GroupSpec, GroupKey]):
     """PodGroups, both those that Leeboard writes and those of other clients."""
 
+    api = ""
+
     def __init__(self, cache: ClusterCache, grouper: PodGrouper, *, asks_owners: bool) -> None:
         super().__init__(cache)
         self._grouper = grouper
@@ -197,7 +199,7 @@ class _PodGroups(_Kind[GroupSpec, GroupKey]):
         return decode.pod_group(raw)
 
     def least(self, raw: RawObject) -> GroupSpec:
-        key = GroupKey(decode.namespace_of(raw), decode.name_of(raw))
+        key = GroupKey(decode.namespace_of(raw), decode.name_of(raw), self.api)
         return replace(self._cache.groups.specs.object(key) or GroupSpec(key=key), problem=decode.LEAST)
 
     def key(self, record: GroupSpec) -> GroupKey:
@@ -293,15 +295,26 @@ class _DeviceTaintRules(_Kind[DeviceTaintRule, str]):
         self._cache.follow_claims(self._cache.claims.drop_rule(key))
 
 
+class _NativePodGroups(_PodGroups):
+    """Kubernetes' own PodGroups, which Leeboard never creates."""
+
+    api = NATIVE_API
+
+    def decode(self, raw: RawObject) -> GroupSpec:
+        return decode.native_pod_group(raw)
+
+
 def kinds_of(
     cache: ClusterCache, grouper: PodGrouper, pods: PodKind, *, clock: Callable[[], float]
 ) -> Mapping[Resource, WatchedKind[Any, Any]]:
     """Return every watched kind; `clock` is monotonic."""
+    asks_owners = pods.keeps.is_on
     return {
         Resource.NODES: _Nodes(cache),
         Resource.QUEUES: _Queues(cache),
         Resource.PRIORITY_CLASSES: _PriorityClasses(cache),
-        Resource.POD_GROUPS: _PodGroups(cache, grouper, asks_owners=pods.keeps.is_on),
+        Resource.POD_GROUPS: _PodGroups(cache, grouper, asks_owners=asks_owners),
+        Resource.NATIVE_POD_GROUPS: _NativePodGroups(cache, grouper, asks_owners=asks_owners),
         Resource.TOPOLOGIES: _Topologies(cache),
         Resource.GPU_NODES: _GpuNodes(cache, clock=clock),
         Resource.DEVICE_CLASSES: _DeviceClasses(cache),

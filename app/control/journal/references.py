@@ -36,7 +36,7 @@ def owner_reference(pod: Pod, owner: OwnerRef) -> RawObject:
 
 def _pod_group_reference(spec: GroupSpec) -> RawObject:
     return {
-        "apiVersion": "scheduling.run.ai/v2alpha2",
+        "apiVersion": "scheduling.k8s.io/v1beta1" if spec.key.api else "scheduling.run.ai/v2alpha2",
         "kind": "PodGroup",
         "namespace": spec.key.namespace,
         "name": spec.key.name,

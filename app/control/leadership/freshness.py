@@ -11,12 +11,18 @@ STALE_AFTER_S = 90.0
 """A watch is not trusted after this time without an event or a bookmark (bookmarks arrive about once a minute)."""
 
 UNSERVED = frozenset(
-    {Resource.DEVICE_CLASSES, Resource.RESOURCE_SLICES, Resource.DEVICE_TAINT_RULES, Resource.RESOURCE_CLAIMS}
+    {
+        Resource.DEVICE_CLASSES,
+        Resource.RESOURCE_SLICES,
+        Resource.DEVICE_TAINT_RULES,
+        Resource.RESOURCE_CLAIMS,
+        Resource.NATIVE_POD_GROUPS,
+    }
 )
 """Kinds of Kubernetes that not every cluster serves. Where they are not served, no pod can need them."""
 
 OPTIONAL = frozenset({Resource.TOPOLOGIES, Resource.GPU_NODES}) | UNSERVED
-"""Kinds that only some pods need: pods with a topology, with GPUs, or with claims. Other pods do not wait for them."""
+"""Kinds that only some pods need, such as pods with a topology, GPUs, or claims. Other pods do not wait for them."""
 
 OPTIONAL_WITHIN_S = 5.0
 """How long after the first lists of the required kinds all pods wait for the first lists of the optional kinds. The API

@@ -18,7 +18,7 @@ from app.control.journal.decisions import Decisions
 from app.control.report import messages
 from app.control.report.pod_state import KnownPod, known
 from app.model.explanation import Explanation, Leaver, Member, Outcome, PodState, Subject, Unknown, Workload
-from app.model.names import GroupKey
+from app.model.names import NATIVE_API, GroupKey
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
 from app.model.reason import Refusal
@@ -87,23 +87,26 @@ class Explainer:
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         """Explain the pod or PodGroup of this name: pods before PodGroups, existing objects before deleted ones."""
         # 1. a pod of ours 2. a PodGroup 3. a workload 4. a deleted pod or PodGroup 5. a pod of another scheduler
-        pod, key = self._pod(namespace, name), GroupKey(namespace, name)
+        pod, keys = self._pod(namespace, name), (GroupKey(namespace, name), GroupKey(namespace, name, NATIVE_API))
         pods_too, groups_too = subject in {None, Subject.POD}, subject in {None, Subject.POD_GROUP}
         if pods_too and pod is not None and pod.managed:
             return self._explained_pod(pod)
-        if groups_too and (self._cache.groups.specs.get(key) is not None or self._cache.groups.pods(key)):
-            return self._explained_group(key)
+        if groups_too and (found := list(filter(self._is_known, keys))):
+            return self._explained_group(found[0])
         if subject in {None, Subject.WORKLOAD} and (workload := self._grouper.workload(namespace, name)) is not None:
             return self._explained_workload(namespace, name, workload)
         gone = self._gone_pod(namespace, name) if pods_too else None
         if gone is None and groups_too:
-            decisions = self._decisions.of_group(key, DECISIONS_SHOWN)
+            decisions = next(filter(None, [self._decisions.of_group(key, DECISIONS_SHOWN) for key in keys]), ())
             gone = messages.gone_group(namespace, name, decisions) if decisions else None
         if gone is not None:
             return gone
         if pods_too and pod is not None:
             return messages.of_another_scheduler(pod, self._profiles)
         return messages.unknown(namespace, name, subject)
+
+    def _is_known(self, key: GroupKey) -> bool:
+        return self._cache.groups.specs.get(key) is not None or bool(self._cache.groups.pods(key))
 
     def _pod(self, namespace: str, name: str) -> Pod | None:
         named = [pod for pod in self._cache.pods.all() if pod.name == name and pod.namespace == namespace]

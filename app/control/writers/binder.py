@@ -189,9 +189,9 @@ class Binder:
         found: dict[str, str] = {}
         if on is not None:
             found |= {QUEUE_ANNOTATION: on.queue, PREEMPTIBLE_ANNOTATION: "true" if on.preemptible else "false"}
-        if pod.names_group:
+        if pod.names_group and not pod.group.api:
             # KAI's pods have this annotation as well. After a restart the pod is in this group, whatever happens to its
-            # owners.
+            # owners. A native PodGroup needs none: nobody can change the name in the spec of the pod.
             found[POD_GROUP_ANNOTATION] = pod.group.name
         return found
 

@@ -16,7 +16,7 @@ from app.scheduling.placement.emptied import MOST_KINDS
 from app.scheduling.placement.gang import IN_VAIN, MOST_TRIALS, members
 from app.scheduling.placement.labels import labels_of
 from app.scheduling.placement.state import shape_of
-from app.scheduling.placement.topology import domains_of, knows_levels
+from app.scheduling.placement.topology import domains_of, knows_levels, topology_of
 
 MOST_AT_ONCE = 2_000_000
 """The most work of one decision in the event loop (about 20 ms)."""
@@ -154,7 +154,7 @@ def of_terms(pods: Iterable[Pod], neighbours: int) -> int:
 
 def of_levels(constraints: Iterable[TopologyConstraint], nodes: NodeTable, topologies: Mapping[str, Topology]) -> int:
     """Return the work to divide the nodes into domains, for each Topology whose domains are not known yet."""
-    named = (topologies.get(one.topology) for one in constraints)
+    named = (topology_of(one, topologies) for one in constraints)
     keys = {each.levels for each in named if each is not None}
     return sum(LEVEL * len(nodes.nodes) * len(each) for each in keys if not knows_levels(each, nodes))
 

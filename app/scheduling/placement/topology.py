@@ -110,7 +110,7 @@ def node_sets(subtree: Subtree, nodes: NodeTable, topologies: Mapping[str, Topol
     unusable = _unusable(constraint, topologies)
     if unusable is not None:
         return unusable
-    topology = topologies[constraint.topology]
+    topology = _named(constraint, topologies)
     keys, constraint = topology.levels, _by_label(constraint, topology)
     required = keys.index(constraint.required) + 1 if constraint.required else 0
     preferred = keys.index(constraint.preferred) + 1 if constraint.preferred else 0
@@ -138,7 +138,7 @@ def same_domains(
     for stated in constraints:
         if column is None or _unusable(stated, topologies) is not None:
             return np.zeros_like(same)
-        topology = topologies[stated.topology]
+        topology = _named(stated, topologies)
         keys, constraint = topology.levels, _by_label(stated, topology)
         levels = _levels(keys, nodes)
         for key in (constraint.required, constraint.preferred):
@@ -153,7 +153,7 @@ def sums_by_domain(
     counts: Numbers, constraint: TopologyConstraint, nodes: NodeTable, topologies: Mapping[str, Topology]
 ) -> Numbers:
     """Sum over the nodes of each domain of the required level: [node] becomes [domain]."""
-    topology = topologies[constraint.topology]
+    topology = _named(constraint, topologies)
     level = _levels(topology.levels, nodes)[topology.levels.index(topology.label_of(constraint.required)) + 1]
     return level.sums(counts[np.newaxis])[0] if level.names else np.zeros(0, dtype=np.int64)
 
@@ -167,7 +167,7 @@ def domains_of(constraint: TopologyConstraint, nodes: NodeTable, topologies: Map
     """Return in how many domains pods may be tried at most; 1 where the constraint cannot be used."""
     if _unusable(constraint, topologies) is not None:
         return 1
-    topology = topologies[constraint.topology]
+    topology = _named(constraint, topologies)
     keys, by_label = topology.levels, _by_label(constraint, topology)
     required = keys.index(by_label.required) + 1 if by_label.required else 0
     narrowest = max(required, keys.index(by_label.preferred) + 1 if by_label.preferred else 0)
@@ -321,8 +321,23 @@ def _by_label(constraint: TopologyConstraint, topology: Topology) -> TopologyCon
     return replace(constraint, required=required, preferred=preferred)
 
 
+def topology_of(constraint: TopologyConstraint, topologies: Mapping[str, Topology]) -> Topology | None:
+    """Return the Topology that a constraint names; a constraint on a label alone has one of this level."""
+    return (
+        topologies.get(constraint.topology) if constraint.topology else Topology(name="", levels=(constraint.required,))
+    )
+
+
+def _named(constraint: TopologyConstraint, topologies: Mapping[str, Topology]) -> Topology:
+    """Return the Topology of a usable constraint."""
+    found = topology_of(constraint, topologies)
+    if found is None:
+        raise KeyError(constraint.topology)
+    return found
+
+
 def _unusable(constraint: TopologyConstraint, topologies: Mapping[str, Topology]) -> Refusal | None:
-    topology = topologies.get(constraint.topology)
+    topology = topology_of(constraint, topologies)
     if topology is None:
         return _invalid(f"Topology {constraint.topology} does not exist.", constraint)
     if topology.problem:

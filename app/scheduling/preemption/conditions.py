@@ -166,4 +166,4 @@ def _neighbours(group: PodGroup) -> set[Hashable]:
 def _rules_of(group: PodGroup) -> Hashable:
     """Return what decides whether pods of a running group may be evicted."""
     minima = tuple((leaf.name, leaf.min_member) for leaf in group.tree.leaves())
-    return group.queue, group.priority, group.preemptible, minima
+    return group.queue, group.priority, group.preemptible, group.evicted_whole, minima

@@ -362,4 +362,6 @@ class Evictable:
 
 
 def _leaves_whole(group: PodGroup) -> bool:
-    return len(group.placed) < 2 or (group.root is None and len(group.placed) <= group.min_member)  # noqa: PLR2004
+    if group.evicted_whole or len(group.placed) < 2:  # noqa: PLR2004
+        return True
+    return group.root is None and len(group.placed) <= group.min_member

@@ -34,9 +34,12 @@ def resettle(state: WhatIf, turns: Turns, asking: PodGroup | None = None) -> boo
 
 
 def homeless(chunks: Iterable[VictimBatch], state: WhatIf) -> list[PodGroup]:
-    """Return the groups that lost pods, with the lost pods as pending pods."""
+    """Return the groups that lost pods, with the lost pods as pending pods.
+
+    A group that is evicted whole is left out: if some of its pods got their places back, others would be evicted alone.
+    """
     pending: dict[GroupKey, tuple[Pod, ...]] = {}
-    for chunk in chunks:
+    for chunk in (each for each in chunks if not each.group.evicted_whole):
         key, lost = chunk.group.key, lost_of(chunk, state)
         pods = (one.pod for one in chunk.placed if one.pod.uid in lost)
         pending[key] = (*pods, *pending.get(key, ()))

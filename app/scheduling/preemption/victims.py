@@ -55,7 +55,7 @@ class VictimBatch:
 def last_turn(group: PodGroup) -> LastTurn:
     """Return the group's place in its queue; of groups that differ only in name, the fewest pods are evicted first."""
     priority, elastic, created_at, name, namespace = turn(group)
-    leaving = 1 if elastic is Elastic.ABOVE else len(group.placed)
+    leaving = 1 if elastic is Elastic.ABOVE and not group.evicted_whole else len(group.placed)
     return priority, elastic, created_at, -leaving, name, namespace
 
 
@@ -123,7 +123,7 @@ class VictimCandidates:
 
     def chunks_on(self, group: PodGroup, node: NodeName) -> list[VictimBatch]:
         """Return the chunks of a group that may move away from a node: spare pods singly, then the rest together."""
-        if group.root is not None or len(group.placed) <= group.min_member:
+        if group.root is not None or group.evicted_whole or len(group.placed) <= group.min_member:
             first = self.chunk(group)
             return [] if first is None else [first]
         here = sorted((one for one in group.placed if one.node == node), key=lambda one: start_order(one.pod))

@@ -103,6 +103,8 @@ def last_chunk(group: PodGroup) -> tuple[Placed, ...]:
     """Return the pods to evict first: one while a pod set is above its minimum, then all remaining pods."""
     if len(group.placed) < 2:  # noqa: PLR2004 - no choice, as in most groups
         return group.placed
+    if group.evicted_whole:
+        return tuple(sorted(group.placed, key=_placed_order))
     held = group.held()
     above = [leaf for leaf in group.tree.leaves() if held.get(leaf.name, 0) > leaf.min_member]
     for leaf in sorted(above, key=lambda leaf: _fullness(leaf, held), reverse=True):

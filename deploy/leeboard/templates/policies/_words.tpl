@@ -81,7 +81,10 @@ may read of a namespace can be named as an owner, too.
 - {apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [replicationcontrollers]}
 - {apiGroups: [apps], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: [daemonsets]}
 - {apiGroups: [policy], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: [poddisruptionbudgets]}
-- {apiGroups: [scheduling.run.ai], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: [podgroups]}
+- apiGroups: [scheduling.run.ai, scheduling.k8s.io]
+  apiVersions: ["*"]
+  operations: [CREATE, UPDATE]
+  resources: [podgroups]
 {{- range $group, $resources := include "leeboard.owners" . | fromYaml }}
 - apiGroups: [{{ $group }}]
   apiVersions: ["*"]
