@@ -226,6 +226,10 @@ class Settings(BaseSettings):
     pod_grouping: bool = True
     """Whether pods are grouped by their owners (a Job, a RayCluster). False: only by PodGroups that the pods name."""
 
+    kube_scheduler_groups: bool = False
+    """Whether kube-scheduler has the feature gate GenericWorkload. It then schedules the pods of a native PodGroup
+    together, and writes its status. False: to kube-scheduler they are single pods."""
+
     workload_defaults: str = ""
     """Defaults for kinds of workloads whose owners set no values, as a JSON list of `{"typeName", "group",
     "priorityName", "preemptibility"}` (the `types` of KAI's ConfigMap). Empty: KAI's defaults, such as inference for

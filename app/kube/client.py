@@ -218,9 +218,13 @@ class KubeCluster(KubeObjects):
         await self._transport.write("PATCH", _pod_path(pod), orjson.dumps(body), MERGE_PATCH)
 
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
-        """Merge `status` into the status of a Queue (with an empty namespace) or a PodGroup."""
+        """Merge `status` into the status of a Queue (with an empty namespace) or a PodGroup.
+
+        Of a native PodGroup, other conditions stay. Custom resources know no such patch.
+        """
         path = f"{path_of_object(resource.value, namespace, name)}/status"
-        await self._transport.write("PATCH", path, orjson.dumps({"status": status}), MERGE_PATCH)
+        patch = STRATEGIC_MERGE_PATCH if resource is Resource.NATIVE_POD_GROUPS else MERGE_PATCH
+        await self._transport.write("PATCH", path, orjson.dumps({"status": status}), patch)
 
     async def record_event(self, regarding: RawObject, *, warning: bool, reason: str, note: str) -> None:
         """Write one event with a note cut to 1,024 bytes; in `default` when the object has no namespace."""

@@ -105,6 +105,7 @@ ALWAYS: tuple[Right, ...] = (
     *_of("policy", "poddisruptionbudgets", ("list",), NO_BUDGETS, optional=True),
     *_of(KAI, "queues/status", ("patch",), "queues do not show what they hold, and a restart forgets past usage"),
     *_of(KAI, "podgroups/status", ("patch",), "PodGroups do not show why they wait"),
+    *_of(NATIVE_API, "podgroups/status", ("patch",), "native PodGroups do not show why they wait", optional=True),
     *_of("events.k8s.io", "events", ("create",), "no event says why a pod waits or was evicted"),
 )
 """The rights that every installation needs."""

@@ -21,6 +21,8 @@ from app.cluster.decode.resource_claims import (
 from app.cluster.decode.resource_slices import MOST_ATTRIBUTES, MOST_COUNTER_SETS, MOST_COUNTERS, MOST_TAINTS
 from app.cluster.decode.resource_slices import MOST_DEVICES as MOST_SLICE_DEVICES
 from app.cluster.encode.status_fields import (
+    INITIALLY_SCHEDULED,
+    MOST_CONDITIONS,
     VOLATILE,
     GroupTotals,
     invalid_pod_group_status,
@@ -190,6 +192,14 @@ _POD_GROUP = fields(
     }
 )
 
+
+def _initially_scheduled(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return None
+    return _INITIALLY_SCHEDULED(value) if value.get("type") == INITIALLY_SCHEDULED else {}
+
+
+_INITIALLY_SCHEDULED = fields(texts("type", "status", "reason", "message", "lastTransitionTime"))
 _NATIVE_POD_GROUP = fields(
     {
         "metadata": fields({**STAMPS, "ownerReferences": REFERENCES}),
@@ -202,6 +212,7 @@ _NATIVE_POD_GROUP = fields(
                 "resourceClaims": truth,
             }
         ),
+        "status": fields({"conditions": first(_initially_scheduled, MOST_CONDITIONS)}),
     }
 )
 

@@ -165,7 +165,7 @@ class SimulatedCluster(SimulatedObjects):
         self._write(Resource.PODS, self._get(_ref(pod)), {"metadata": {"annotations": dict(annotations)}})
 
     async def write_status(self, resource: Resource, namespace: str, name: str, status: RawObject) -> None:
-        """Merge `status` into the object's status."""
+        """Merge `status` into the object's status; of a native PodGroup, Leeboard writes all conditions here."""
         self.patch(Ref(resource=resource, namespace=namespace, name=name), {"status": status})
 
     async def record_event(self, regarding: RawObject, *, warning: bool, reason: str, note: str) -> None:

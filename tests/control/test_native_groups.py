@@ -121,6 +121,40 @@ async def test_the_queue_of_a_native_group_comes_from_the_owner_of_its_pods() ->
         assert [group["metadata"]["name"] for group in cluster.objects(Resource.POD_GROUPS)] == []
 
 
+def conditions(world: World) -> list[dict[str, str]]:
+    (group,) = world.cluster.objects(Resource.NATIVE_POD_GROUPS)
+    found: list[dict[str, str]] = group.get("status", {}).get("conditions", [])
+    return [{key: one[key] for key in ("status", "reason", "message")} for one in found]
+
+
+async def test_the_status_tells_why_a_group_waits_and_for_good_that_it_has_started() -> None:
+    async with living("a") as world:
+        pods = world.native_gang("gang", size=2, min_count=2)
+        await passes(3)
+        assert conditions(world) == [{"status": "False", "reason": "Unschedulable", "message": why(world, "gang-0")}]
+
+        world.nodes("b")
+        await passes(1)
+        nodes = [await world.choose(pod, "a", "b") for pod in pods]
+        bindings = [world.binding(pod, node) for pod, node in zip(pods, nodes, strict=True)]
+        assert [await binding for binding in bindings] == ["", ""]
+        await passes(3)
+        assert conditions(world) == [{"status": "True", "reason": "Scheduled", "message": ""}]
+
+        world.delete(pods[0])
+        world.cluster.patch(GANG, {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}})
+        await passes(3)
+        assert [one["status"] for one in conditions(world)] == ["True"]
+
+
+async def test_where_kube_scheduler_schedules_groups_it_alone_writes_their_status() -> None:
+    async with living("a", kube_scheduler_groups=True) as world:
+        world.native_gang("gang", size=2, min_count=2)
+        await passes(3)
+        assert why(world, "gang-0")
+        assert conditions(world) == []
+
+
 async def test_a_gang_stays_within_the_domain_of_its_topology_key() -> None:
     cluster = furnished()
     for rack, names in {"one": ("a", "b"), "two": ("c", "d", "e")}.items():

@@ -41,6 +41,7 @@ THE_CHARTS_OWN = frozenset(
         "markers",
         "gpu_runtime_class",
         "scheduler_lease",
+        "kube_scheduler_groups",
         "hostname",
         "record_dir",
         "record_mib",

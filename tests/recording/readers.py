@@ -26,6 +26,7 @@ PROFILES = builders.PROFILES
 RESERVATIONS = decode.Rules(namespace="team", overhead_mib=64, marks_binds=True)
 QUEUE_STATUS = status_fields.queue_status(NOBODYS_QUEUE, Share(), [], now="2026-01-31T12:00:00Z", past=NO_USAGE)
 GROUP_STATUS = status_fields.pod_group_status(NO_PODS, NO_ROOM, now="2026-01-31T12:00:00Z")
+NATIVE_STATUS = status_fields.native_group_status(NO_ROOM, now="2026-01-31T12:00:00Z")
 SPEC = full.FULL_GROUP["spec"]
 
 
@@ -42,6 +43,14 @@ def status_of(status: Raw) -> Reader:
         return namespace, name, is_same, status_fields.with_times_of(status, said)
 
     return read
+
+
+def native_status(raw: Any) -> object:
+    """Return what `report.status` finds out from the stored status of a native PodGroup."""
+    decode.native_pod_group(raw)  # Learners see only what has a name.
+    said = status_fields.native_stated(status_fields.stated(raw)[2])
+    is_same = status_fields.same(said, NATIVE_STATUS)
+    return is_same, status_fields.has_started(said), status_fields.with_times_of(NATIVE_STATUS, said)
 
 
 def writer(raw: Any) -> object:
@@ -74,7 +83,7 @@ READERS: Mapping[Resource, tuple[Reader, ...]] = {
     Resource.PRIORITY_CLASSES: (decode.priority_class,),
     Resource.QUEUES: (decode.queue, decode.tally, status_of(QUEUE_STATUS)),
     Resource.POD_GROUPS: (decode.pod_group, status_of(GROUP_STATUS), writer),
-    Resource.NATIVE_POD_GROUPS: (decode.native_pod_group,),
+    Resource.NATIVE_POD_GROUPS: (decode.native_pod_group, native_status),
     Resource.TOPOLOGIES: (decode.topology,),
     Resource.GPU_NODES: (decode.gpu_node,),
     Resource.DEVICE_CLASSES: (decode.device_class,),
@@ -211,7 +220,7 @@ FULL: Mapping[Resource, tuple[Raw, ...]] = {
     Resource.PRIORITY_CLASSES: (manifests.priority_class("train"), {"metadata": builders.metadata(), "value": 5}),
     Resource.QUEUES: (full.FULL_QUEUE | {"status": QUEUE_STATUS},),
     Resource.POD_GROUPS: (full.FULL_GROUP | {"status": GROUP_STATUS},),
-    Resource.NATIVE_POD_GROUPS: (full.FULL_NATIVE_GROUP, full.COMPOSED_GROUP),
+    Resource.NATIVE_POD_GROUPS: (full.FULL_NATIVE_GROUP | {"status": NATIVE_STATUS}, full.COMPOSED_GROUP),
     Resource.TOPOLOGIES: (full.FULL_TOPOLOGY, manifests.topology("t", "zone", "rack")),
     Resource.GPU_NODES: (GPU_NODE,),
     Resource.DEVICE_CLASSES: (device_class("c", "device.driver == 'd'", extended="nvidia.com/gpu"),),

@@ -106,6 +106,31 @@ def invalid_pod_group_status(problem: str, *, now: str) -> RawObject:
     return {"conditions": [_condition("Valid", not problem, "PodGroupIsInvalid", problem, now=now)]}
 
 
+INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
+"""The condition of a native PodGroup that tells whether it has started; once true, it stays true."""
+
+
+def native_group_status(refusal: Refusal | None, *, now: str, reader: Reader = EVERYBODY) -> RawObject:
+    """Return the status of a native PodGroup that has started (None), or that waits for this reason."""
+    message = "" if refusal is None else told(refusal.sentence, reader)
+    reason = "Scheduled" if refusal is None else "Unschedulable"
+    return {"conditions": [_condition(INITIALLY_SCHEDULED, refusal is None, reason, message, now=now)]}
+
+
+def native_stated(status: RawObject) -> RawObject:
+    """Return the part of the status of a native PodGroup that Leeboard writes: other programs write there as well."""
+    conditions = status.get("conditions")
+    found = conditions[:MOST_CONDITIONS] if isinstance(conditions, list) else ()
+    mine = [one for one in found if isinstance(one, dict) and one.get("type") == INITIALLY_SCHEDULED]
+    names = ("type", "status", "reason", "message", "lastTransitionTime")
+    return {"conditions": [{name: one[name] for name in names if name in one} for one in mine[:1]]}
+
+
+def has_started(status: RawObject) -> bool:
+    """Return whether the status of a native PodGroup tells that it has started."""
+    return any(one.get("status") == "True" for one in native_stated(status)["conditions"])
+
+
 def stated(raw: RawObject) -> tuple[str, str, RawObject]:
     """Return namespace, name and status of an object; an object without a status states nothing."""
     metadata, status = raw.get("metadata"), raw.get("status")

@@ -17,7 +17,7 @@ from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
 from app.control.report.inspect import Inspect
 from app.model.decision import Share
-from app.model.names import GroupKey, QueueName
+from app.model.names import NATIVE_API, GroupKey, QueueName
 from app.model.podgroup import GroupSpec
 from app.model.reason import FREEING, Reason, Refusal
 from app.model.resources import Resources
@@ -35,6 +35,8 @@ FREE_TRIES = 2
 """Failures in a row after which a status is still written in the next round; after more, the pause doubles."""
 
 LONGEST_PAUSE_S = 120.0
+
+POD_GROUPS = frozenset({Resource.POD_GROUPS, Resource.NATIVE_POD_GROUPS})
 
 AT_ONCE = 100
 """Objects that are compared before the event loop gets a turn: there may be ten thousand."""
@@ -73,6 +75,8 @@ class Status:
         self._interval_s = settings.status_interval_s
         self._retry = RetryPolicy(first_s=2 * settings.status_interval_s, longest_s=LONGEST_PAUSE_S)
         self._now = wall_clock
+        self._is_told_by_scheduler = settings.kube_scheduler_groups
+        """Whether kube-scheduler writes the status of native PodGroups."""
         self._said: dict[_Target, RawObject] = {}
         self._failures: Counter[_Target] = Counter()
         """Failures in a row, of objects whose last write failed."""
@@ -116,12 +120,14 @@ class Status:
 
     def learn(self, resource: Resource, raw: RawObject) -> None:
         """Note the stored status of an object, so that a restart writes only differences."""
-        if resource not in {Resource.QUEUES, Resource.POD_GROUPS}:
+        if resource not in {Resource.QUEUES, *POD_GROUPS}:
             return
         namespace, name, status = status_fields.stated(raw)
-        self._said[_Target(resource, namespace, name)] = status
-        if resource is Resource.POD_GROUPS:
-            self._touched[GroupKey(namespace, name)] = None
+        is_native = resource is Resource.NATIVE_POD_GROUPS
+        target = _Target(resource, namespace, name)
+        self._said[target] = status_fields.native_stated(status) if is_native else status
+        if resource in POD_GROUPS:
+            self._touched[_key(target)] = None
 
     async def _correct_queues(self) -> None:
         statuses = self._queues(await asyncio.to_thread(self._inspect.queues()))
@@ -167,12 +173,26 @@ class Status:
                 self._failures.pop(target, None)
             else:
                 refusal = self._inspect.refusal(key) or stalled.get(key) or _of_owner(spec)
-                yield target, self._pod_group(spec, refusal)
+                if not key.api:
+                    yield target, self._pod_group(spec, refusal)
+                elif native := self._native_group(target, key, refusal):
+                    yield target, native
 
     def _pod_group(self, spec: GroupSpec, refusal: Refusal | None) -> RawObject:
         reader = tenant(spec.key.namespace)
         status = status_fields.pod_group_status(self._standing(spec), refusal, reader=reader, now=self._now())
         return status | status_fields.invalid_pod_group_status(spec.problem, now=self._now())
+
+    def _native_group(self, target: _Target, key: GroupKey, refusal: Refusal | None) -> RawObject | None:
+        """Return the status of a native PodGroup; None when there is nothing to tell, or others tell it."""
+        if self._is_told_by_scheduler or status_fields.has_started(self._said.get(target, {})):
+            return None
+        is_bound = any(pod.node is not None for pod in self._cache.groups.pods(key))
+        has_started = is_bound and not self._cache.groups.progress.owes(key)
+        if not has_started and refusal is None:
+            return None
+        cause = None if has_started else refusal
+        return status_fields.native_group_status(cause, now=self._now(), reader=tenant(key.namespace))
 
     def _standing(self, spec: GroupSpec) -> status_fields.GroupTotals:
         key = spec.key
@@ -239,14 +259,20 @@ class Status:
 
     def _look_again(self, target: _Target) -> None:
         # Compare it in the next round, whether or not anything has changed by then.
-        if target.resource is Resource.POD_GROUPS:
-            self._touched[GroupKey(target.namespace, target.name)] = None
+        if target.resource in POD_GROUPS:
+            self._touched[_key(target)] = None
         else:
             self._version = -1
 
 
 def _target(key: GroupKey) -> _Target:
-    return _Target(Resource.POD_GROUPS, key.namespace, key.name)
+    resource = Resource.NATIVE_POD_GROUPS if key.api else Resource.POD_GROUPS
+    return _Target(resource, key.namespace, key.name)
+
+
+def _key(target: _Target) -> GroupKey:
+    api = NATIVE_API if target.resource is Resource.NATIVE_POD_GROUPS else ""
+    return GroupKey(target.namespace, target.name, api)
 
 
 def _of_owner(spec: GroupSpec) -> Refusal | None:

@@ -60,6 +60,9 @@ seccompProfile: {type: RuntimeDefault}
 {{- else }}
 - {name: LEEBOARD_SCHEDULER_LEASE, value: {{ .Release.Namespace }}/{{ $name }}-scheduler}
 {{- end }}
+{{- if and (eq .Values.form "beside") .Values.beside.groupScheduling }}
+- {name: LEEBOARD_KUBE_SCHEDULER_GROUPS, value: "true"}
+{{- end }}
 - {name: LEEBOARD_OPERATIONS_HOST, value: "::"}
 - {name: LEEBOARD_OPERATIONS_PORT, value: {{ .Values.ports.operations | quote }}}
 {{- if .Values.security.anonymousReads }}
