@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import yaml
 
 from app.agent.settings import AgentSettings
 from app.model.marks import PREFIX
 from tests.deploy.reading import FIXED, Object, pod_of, settings_of, workload_of
-from tests.deploy.rendering import CHART, FORMS, helm, objects, rendered
+from tests.deploy.rendering import CHART, FORMS, helm, objects, rendered, scheduler_config
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,49 @@ def test_the_kube_scheduler_beside_leeboard_has_the_version_of_the_cluster(kuber
     pod = pod_of(objects(rendered(kubernetes=kubernetes)))
 
     assert [container["image"] for container in pod["containers"]] == ["leeboard:0.1.0", image]
+
+
+GATE_OFF = "--feature-gates=GenericWorkload=false"
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "image", "is_off"),
+    [
+        ("1.34.4", {}, False),
+        ("v1.35", {}, True),
+        ("v1.37.2+k3s1", {}, True),
+        # An older kube-scheduler would not start with a gate that it does not know.
+        ("1.37.2", {"tag": "v1.34.0"}, False),
+        ("1.34.4", {"tag": "v1.36.3"}, True),
+        ("1.37.2", {"tag": "patched"}, True),
+        ("1.37.2", {"digest": f"sha256:{64 * 'a'}"}, True),
+    ],
+)
+def test_to_our_kube_scheduler_pods_of_a_native_group_are_single_pods(
+    kubernetes: str, image: dict[str, str], *, is_off: bool
+) -> None:
+    pod = pod_of(objects(rendered(kubernetes=kubernetes, kubeScheduler={"image": image})))
+
+    (args,) = [container["args"] for container in pod["containers"] if container["name"] == "kube-scheduler"]
+    assert args == ["--config=/etc/leeboard/scheduler/config.yaml", *([GATE_OFF] if is_off else [])]
+
+
+@pytest.mark.parametrize(("kubernetes", "is_off"), [("1.36.3", False), ("v1.37.0", True), ("1.37.2-gke.1", True)])
+def test_the_clusters_kube_scheduler_evicts_nobody_for_a_native_group_where_it_can_be_told(
+    kubernetes: str, *, is_off: bool
+) -> None:
+    config = yaml.safe_load(scheduler_config(rendered(form="beside", kubernetes=kubernetes)))
+
+    profiles = {one["schedulerName"]: one.get("plugins") for one in config["profiles"]}
+    off = {"podGroupPostFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
+    assert profiles == {"default-scheduler": None, "kai-scheduler": off if is_off else None}
+    assert config.get("podMaxBackoffSeconds") == (1 if is_off else None)
+
+
+def test_only_a_kube_scheduler_beside_which_leeboard_runs_may_schedule_groups_itself() -> None:
+    assert settings_of(objects(rendered(form="beside"))).kube_scheduler_groups
+    off = rendered(form="beside", beside={"groupScheduling": False})
+    assert not any(settings_of(objects(text)).kube_scheduler_groups for text in (off, rendered()))
 
 
 def test_images_can_be_named_by_digest() -> None:

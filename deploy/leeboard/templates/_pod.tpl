@@ -15,13 +15,33 @@
 The cluster's own version; what a provider adds to it ("-gke.100") names no image. Who renders without a cluster may know
 the minor version alone ("v1.34"), of which there is always a first release.
 */}}
-{{- define "leeboard.kubeSchedulerImage" -}}
+{{- define "leeboard.kubeSchedulerTag" -}}
 {{- $known := trimPrefix "v" .Capabilities.KubeVersion.Version -}}
 {{- $minor := regexFind "^[0-9]+\\.[0-9]+" $known -}}
 {{- $version := regexFind "^[0-9]+\\.[0-9]+\\.[0-9]+" $known | default (printf "%s.0" $minor) -}}
-{{- with .Values.kubeScheduler.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (printf "v%s" $version) }}{{ end }}
+{{ .Values.kubeScheduler.image.tag | default (printf "v%s" $version) }}
 {{- end }}
+
+{{- define "leeboard.kubeSchedulerImage" -}}
+{{- $tag := include "leeboard.kubeSchedulerTag" . -}}
+{{- with .Values.kubeScheduler.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ $tag }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/*
+The flags of our kube-scheduler. To it the pods of a native PodGroup are single pods, whatever becomes the default: bind
+makes them a gang. A version before 1.35 does not know the gate and would not start; a tag that is no version is as new as
+the cluster.
+*/}}
+{{- define "leeboard.kubeSchedulerFlags" -}}
+{{- $version := regexFind "^[0-9]+\\.[0-9]+" (trimPrefix "v" (include "leeboard.kubeSchedulerTag" .)) -}}
+{{- $cluster := regexFind "^[0-9]+\\.[0-9]+" (trimPrefix "v" .Capabilities.KubeVersion.Version) -}}
+{{- $flags := list "--config=/etc/leeboard/scheduler/config.yaml" -}}
+{{- if semverCompare ">=1.35.0" (printf "%s.0" ($version | default $cluster)) -}}
+{{- $flags = append $flags "--feature-gates=GenericWorkload=false" -}}
+{{- end -}}
+{{ toJson $flags }}
 {{- end }}
 
 {{- define "leeboard.pullSecrets" -}}
@@ -230,7 +250,7 @@ spec:
       image: {{ include "leeboard.kubeSchedulerImage" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       command: [kube-scheduler]
-      args: [--config=/etc/leeboard/scheduler/config.yaml]
+      args: {{ include "leeboard.kubeSchedulerFlags" . }}
       ports:
         - {name: scheduler, containerPort: 10259}
       # Asks Leeboard: a kube-scheduler whose Leeboard is gone must give its lease to a replica that works. Of itself it
