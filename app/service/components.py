@@ -16,6 +16,7 @@ from app.control.autoscaler.unmet_demand import UnmetDemand
 from app.control.cycle.apply_plan import PlanApplier
 from app.control.cycle.attempts import Attempts
 from app.control.cycle.disruption_budgets import Budgets
+from app.control.cycle.group_cycles import GroupCycles
 from app.control.cycle.kept_room import KeptRoom
 from app.control.cycle.planning import Planning
 from app.control.cycle.policy_settings import policy_of
@@ -122,8 +123,9 @@ class Components:
         cache, cluster, metrics, settings = self.cache, self._cluster, self.metrics, self._settings
         clock, wall = self._clocks.monotonic, self._clocks.wall
         self.barrier = GangBarrier(cache)
-        self.waker = Waker(cache, cluster, metrics, self.leadership)
-        self.reserver = Reserver(cache, self.barrier, self.waker, metrics, settings, clock=clock)
+        self.cycles = GroupCycles(cache, settings)
+        self.waker = Waker(cache, cluster, metrics, self.leadership, self.cycles)
+        self.reserver = Reserver(cache, self.barrier, self.waker, metrics, self.cycles, settings, clock=clock)
         self.unevictable = UnevictablePods(cache, clock=clock, changed=self._changed)
         self.evictor = Evictor(
             cache, cluster, self.leadership, metrics, decisions=self.decisions, unevictable=self.unevictable
@@ -255,7 +257,9 @@ class Components:
             settings=settings,
             clock=self._clocks.monotonic,
         )
-        self.extender = Extender(cache, self.readiness, self.arrivals, self.planning, self.waker, binder, settings)
+        self.extender = Extender(
+            cache, self.readiness, self.arrivals, self.planning, self.waker, binder, self.cycles, settings
+        )
         self.admission = Admission(cache, self.fast_path, settings, freshness=self.freshness)
 
     def _build_informers(self) -> None:

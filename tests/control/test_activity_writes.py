@@ -2,6 +2,7 @@
 
 import asyncio
 
+from app.control.cycle.group_cycles import GroupCycles
 from app.control.cycle.parked_pods import ParkedPods
 from app.control.cycle.releases import Releases
 from app.control.report.status import WRITES_AT_ONCE
@@ -11,6 +12,7 @@ from app.model.decision import Action, Eviction
 from app.model.marks import GATE
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.seam import UnavailableError
+from app.settings import Settings
 from tests.control.gpu_machines import Machine, SharingCluster, exists, machines, sharer
 from tests.control.leases import BESIDE_US, LEASE_S, SETTLED_S, elected
 from tests.control.ready import Told
@@ -179,6 +181,7 @@ async def test_no_scheduling_gate_is_removed_once_another_replica_may_decide() -
             world.metrics,
             Told("another may decide"),
             ParkedPods(world.cache),
+            GroupCycles(world.cache, Settings()),
             sleep=asyncio.sleep,
         )
         writers = asyncio.create_task(releases.run())

@@ -96,6 +96,19 @@ def test_the_priority_class_in_a_label_becomes_the_priority_of_the_pod() -> None
     assert spec.keys().isdisjoint({"priority", "preemptionPolicy"})
 
 
+@pytest.mark.parametrize(("is_on", "name"), [(True, "usual"), (False, "build")])
+def test_members_keep_the_priority_of_their_native_group_where_kube_scheduler_compares_it(
+    *, is_on: bool, name: str
+) -> None:
+    desk = Desk(kube_scheduler_groups=is_on)
+    desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))
+    meta = {"labels": {"priorityClassName": "build"}}
+
+    spec = desk.stored(new_pod(meta=meta, priorityClassName="usual", schedulingGroup={"podGroupName": "g"}))["spec"]
+
+    assert spec["priorityClassName"] == name
+
+
 def test_the_priority_class_in_a_label_of_the_owner_overrides_that_of_the_pod() -> None:
     desk = Desk()
     desk.cache.apply_class(decode.priority_class({"metadata": {"name": "build", "uid": "c"}, "value": 100}))

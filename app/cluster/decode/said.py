@@ -10,6 +10,9 @@ from app.model.reason import PHRASE_MARK, UNREADY, Reason, phrase
 KNOWS_NO_NODE = "no nodes available to schedule pods"
 """kube-scheduler's message when its list of nodes is empty (`ErrNoNodesAvailable`)."""
 
+OF_ITS_GROUP = re.compile(r"minCount \(\d+\) cannot be satisfied")
+"""In its message for a pod that fits, when it cannot schedule enough others of the PodGroup (`GangScheduling`)."""
+
 FIT_ERROR_MARK = "nodes are available: "
 AFTERMATH_MARKS = (" no new claims to deallocate", " preemption: ")
 """The texts in its message before the causes, and after them, where it states its further attempts (`FitError`)."""
@@ -42,7 +45,7 @@ def _judged(condition: Fields, message: str) -> SchedulerMessage:
     match condition.get("reason"):
         # A kube-scheduler without nodes has judged none: its list is older, for example after a restart of the API
         # server.
-        case "Unschedulable" if message.startswith(KNOWS_NO_NODE):
+        case "Unschedulable" if message.startswith(KNOWS_NO_NODE) or OF_ITS_GROUP.search(message):
             return NOTHING_SAID
         case "Unschedulable":
             ours = PHRASE_MARK in message

@@ -12,6 +12,7 @@ from itertools import count
 import structlog
 
 from app.cluster.state.cache import ClusterCache
+from app.control.cycle.group_cycles import GroupCycles
 from app.control.cycle.parked_pods import ParkedPods
 from app.control.leadership.readiness import Precondition
 from app.control.writers.in_flight import InFlightLimiter
@@ -98,13 +99,14 @@ class _ReleasedPods(InFlightLimiter):
 class Releases:
     """The pods to be released. Only `add` and the writers change them."""
 
-    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         cluster: Cluster,
         metrics: Metrics,
         leadership: Precondition,
         parked: ParkedPods,
+        cycles: GroupCycles,
         *,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -114,6 +116,7 @@ class Releases:
         self._metrics = metrics
         self._leadership = leadership
         self._parked = parked
+        self._cycles = cycles
         self._sleep = sleep
         self._queue: asyncio.PriorityQueue[tuple[int, int, PodUid]] = asyncio.PriorityQueue()
         """By priority, highest first, then in the order of the plans."""
@@ -169,14 +172,21 @@ class Releases:
     async def _write(self) -> None:
         while True:
             _, _, uid = await self._queue.get()
-            if self._due(uid) is not None:
+            pod = self._due(uid)
+            # kube-scheduler asks about no member of such a group before all are released.
+            if pod is not None and not self._cycles.include(pod):
                 await self._window.room()
             await self._release(uid)
 
     def _due(self, uid: PodUid) -> Pod | None:
-        """Return the pod if we still must release it: it is held, and a place that is free now is reserved for it."""
+        """Return the pod if we still must release it: it is held, and a place that is free now is reserved for it.
+
+        For a pod that kube-scheduler schedules together with others, a place of any of them suffices.
+        """
         pod = None if self._leadership.failure() else self._cache.pods.get(uid)
-        return pod if pod is not None and self.holds(pod) and self._cache.reservations.promised(uid) else None
+        if pod is None or not self.holds(pod):
+            return None
+        return pod if self._cache.reservations.promised(uid) or self._cycles.are_due(pod) else None
 
     async def _release(self, uid: PodUid) -> None:
         pod = self._due(uid)
@@ -189,7 +199,8 @@ class Releases:
             self._parked.forget(uid)
             self._tried.add(uid)
             self._sent[uid] = None
-        self._window.send(uid)
+        if not self._cycles.include(pod):
+            self._window.send(uid)
         pause_s = await self._try(pod)
         if pause_s is None:
             self._opened.add(uid)
@@ -219,9 +230,11 @@ class Releases:
         """Whether only few nodes suit the pod, for causes that kube-scheduler does not know.
 
         A GPU was prepared for a pod that shares it, and a pod with topology constraints must run where its gang was
-        planned.
+        planned. The places of pods that kube-scheduler schedules together do not move.
         """
-        return pod.sharing is not None or bool(self._cache.groups.constraints(pod))
+        if pod.sharing is not None or self._cycles.include(pod):
+            return True
+        return bool(self._cache.groups.constraints(pod))
 
     async def _nominate(self, pod: PodRef) -> bool:
         """Nominate the reserved node, since kube-scheduler's sample of a large cluster may lack that node.

@@ -7,6 +7,7 @@ import structlog
 from app.cluster.changes import Changes
 from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.cluster.state.cache import ClusterCache
+from app.control.cycle.group_cycles import GroupCycles
 from app.control.cycle.waker import Waker
 from app.control.journal.backoff import COSTLY, Backoff
 from app.control.writers.barrier import GangBarrier
@@ -28,12 +29,13 @@ REFUSED_NODES_FOR_S = 120.0
 class Reserver:
     """The reservations in the cache for pods that are not bound yet. Only the event loop calls in here."""
 
-    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         barrier: GangBarrier,
         waker: Waker,
         metrics: Metrics,
+        cycles: GroupCycles,
         settings: Settings,
         *,
         clock: Callable[[], float],
@@ -43,6 +45,7 @@ class Reserver:
         self._barrier = barrier
         self._waker = waker
         self._metrics = metrics
+        self._cycles = cycles
         self._settings = settings
         self._clock = clock
         self._forget_at = clock() + REFUSED_NODES_FOR_S
@@ -165,6 +168,11 @@ class Reserver:
         self._metrics.promises_expired.inc()
         log.info("reservation expired", pod=held.pod, node=held.node)
         pod = self._cache.pods.get(held.pod)
+        if pod is not None and self._cycles.include(pod):
+            # kube-scheduler may be waiting with the whole group, which says nothing about this pod.
+            self._waker.park(held.pod)
+            self.give_up(held.pod)
+            return
         is_asked = held.state is ReservationState.ANSWERED
         was_woken = pod is not None and pod.said.by_us and pod.nominated == held.node
         if pod is not None and not is_asked and (pod.said.by_scheduler or was_woken):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from app.cluster.state.cache import ClusterCache
+from app.control.cycle.group_cycles import GroupCycles
 from app.control.cycle.parked_pods import ParkedPods
 from app.control.cycle.releases import ReleaseNews, Releases
 from app.control.leadership.readiness import Precondition
@@ -39,12 +40,13 @@ filters, it weighs every nominated pod. So thousands of nominations at once brin
 class Waker:
     """The parked pods, the held pods, and the patches in flight."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # collaborators come in through the constructor
         self,
         cache: ClusterCache,
         cluster: Cluster,
         metrics: Metrics,
         leadership: Precondition,
+        cycles: GroupCycles,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -56,16 +58,19 @@ class Waker:
         self._sleep = sleep
         self._parked = ParkedPods(cache)
         self._window = InFlightLimiter(WINDOW)
-        self._releases = Releases(cache, cluster, metrics, leadership, self._parked, sleep=sleep)
+        self._cycles = cycles
+        self._releases = Releases(cache, cluster, metrics, leadership, self._parked, cycles, sleep=sleep)
 
     def park(self, uid: PodUid) -> None:
         """Note that kube-scheduler will not ask about this pod again on its own."""
         self._parked.add(uid)
 
     def note_pod(self, pod: Pod, *, is_new: bool) -> None:
-        """Park a pod that we refused before this process started."""
+        """Park a pod that we refused before this process started; release one that holds up the rest of its group."""
         if is_new and pod.said.by_us:
             self.park(pod.uid)
+        if is_new and pod.held and self._cycles.are_due(pod):
+            self._releases.add(pod.uid)
 
     def forget(self, uid: PodUid) -> None:
         """Note that kube-scheduler has asked about the pod."""
@@ -91,6 +96,9 @@ class Waker:
         pod = self._cache.pods.get(uid)
         if pod is None or self._cache.reservations.promised(uid) is None:
             return
+        for one in self._cycles.held_with(pod):
+            if self._releases.holds(one):
+                self._releases.add(one.uid)
         if self._releases.holds(pod):
             self._releases.add(uid)
         else:

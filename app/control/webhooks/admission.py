@@ -14,6 +14,7 @@ from app.cluster.decode.excess import excess
 from app.cluster.decode.glances import UNBORN
 from app.cluster.decode.pods import DEFAULT_SCHEDULER, PRIORITY_CLASS_LABEL
 from app.cluster.state.cache import ClusterCache
+from app.control.cycle.group_cycles import GroupCycles
 from app.control.leadership.readiness import Precondition
 from app.control.webhooks.fast_path import Newcomer
 from app.model.admission import (
@@ -88,6 +89,7 @@ class Admission:
         """`freshness` says whether the cache shows the cluster."""
         self._cache = cache
         self._entrance = entrance
+        self._cycles = GroupCycles(cache, settings)
         self._profiles = settings.profiles
         self._markers = settings.markers
         self._gpu_runtime_class = settings.gpu_runtime_class
@@ -156,7 +158,12 @@ class Admission:
         return USUAL_PROFILE if USUAL_PROFILE in self._profiles else min(self._profiles)
 
     def _class(self, pod: RawObject, newcomer: Newcomer, warnings: list[str]) -> str:
-        """Return the priority class for the pod, from a label of its owners or its own label; empty for none."""
+        """Return the priority class for the pod, from a label of its owners or its own label; empty for none.
+
+        kube-scheduler schedules no group whose pods have another priority than the group.
+        """
+        if self._cycles.include(newcomer.pod):
+            return ""
         name = self._entrance.owners_class(newcomer) or shape.labelled_class(pod)
         if not name or self._cache.groups.specs.has_class(name):
             return name

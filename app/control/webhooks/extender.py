@@ -19,6 +19,7 @@ import structlog
 from app.cluster import decode
 from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.cluster.state.cache import ClusterCache
+from app.control.cycle.group_cycles import GroupCycles
 from app.control.cycle.planning import Planning
 from app.control.cycle.policy_settings import policy_of
 from app.control.cycle.releases import ALWAYS_COMPLETE_BELOW
@@ -58,6 +59,7 @@ class Extender:
         planning: Planning,
         waker: Waker,
         binder: Binder,
+        cycles: GroupCycles,
         settings: Settings,
     ) -> None:
         """Hold the collaborators, which hold all state."""
@@ -67,6 +69,7 @@ class Extender:
         self._planning = planning
         self._waker = waker
         self._binder = binder
+        self._cycles = cycles
         self._settings = settings
         self._policy = policy_of(settings)
         self._rules = rules_of(settings)
@@ -183,14 +186,14 @@ class Extender:
         if held.state is ReservationState.BINDING or held.node in question.offered:
             self._stand_by(held.pod)
             return _only(held.node, question.offered)
-        return self._move(held, question)
+        return Refused(Reason.DECIDING) if self._is_asked_by_domain(held.pod) else self._move(held, question)
 
     def _move(self, held: Reservation, question: PodQuestion) -> FilterAnswer:
         """Move the reservation to an offered node, else find out whether kube-scheduler refuses the reserved node."""
         pod = self._cache.pods.get(held.pod)
         if pod is None:
             return Refused(Reason.DECIDING)
-        node = self._elsewhere(pod, held, question)
+        node = None if self._cycles.include(pod) else self._elsewhere(pod, held, question)
         if node is not None:
             self._cache.promises.move(pod.uid, node, expires_at=self._planning.answered_expiry())
             self._cache.reservations.note_asked(pod.uid)
@@ -210,6 +213,14 @@ class Extender:
         # The list may be a sample. A nominated node is looked at whatever the sample contains.
         self._waker.nominate(pod.uid)
         return Refused(Reason.DECIDING)
+
+    def _is_asked_by_domain(self, uid: PodUid) -> bool:
+        """Whether kube-scheduler offers a pod one topology domain after the other, of which one has the reserved node.
+
+        It chooses a domain only after it has asked about every pod of the group in each domain.
+        """
+        pod = self._cache.pods.get(uid)
+        return pod is not None and self._cycles.include(pod) and bool(self._cache.groups.constraints(pod))
 
     def _lags(self, question: PodQuestion) -> bool:
         """Whether kube-scheduler offers nodes that are gone: it may then not know newer nodes yet either.
@@ -249,7 +260,7 @@ class Extender:
         self._cache.findings.note_asked(uid)
         pod = self._cache.pods.get(uid)
         only_nominated = len(question.offered) == 1 and decode.nominated_node(question.pod) == question.offered[0]
-        if pod is None or only_nominated:
+        if pod is None or only_nominated or self._is_asked_by_domain(uid):
             return
         if len(question.offered) >= ALWAYS_COMPLETE_BELOW:
             # A sample says nothing about missing nodes, but the nodes that it contains are accepted.
