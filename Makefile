@@ -22,7 +22,7 @@ FAST_TESTS = $(sort $(TEST_FOLDERS) $(wildcard tests/test_*.py))
 # All that depends on admission policies, their CEL or the match conditions of webhooks, and one of each other kind.
 VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds policies admission_webhooks attacks attacks_by_owners \
 	attacks_past_admission reservation_rules gpu_runtime gpunodes held_pods queues_and_gangs planner_actions \
-	disruption_budgets claims gpu_sharing why why_elsewhere workloads lifecycle)
+	disruption_budgets claims gpu_sharing why why_elsewhere workloads lifecycle native_groups)
 
 # A file of tests/system is a group, whose tests stay in one process. They come first: the
 # last of these files would leave the other process idle.

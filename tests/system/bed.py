@@ -172,7 +172,7 @@ class Bed:
         command = [self.programs / "kube-scheduler", f"--config={path}", "--secure-port=0", *features.GATES, *flags]
         return self.start(name, command)
 
-    def start_controller_manager(self) -> Child:
+    def start_controller_manager(self, *flags: str) -> Child:
         """Start the controllers that Jobs, service accounts, namespaces, node failures and claims need."""
         return self.start(
             "kube-controller-manager",
@@ -188,6 +188,7 @@ class Bed:
                 "--kube-api-qps=500",
                 "--kube-api-burst=1000",
                 *features.GATES,
+                *flags,
             ],
         )
 

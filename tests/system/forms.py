@@ -71,6 +71,8 @@ class Deployed:
     ports: Mapping[str, int]
     settings: Mapping[str, str]
     scheduler_flags: Sequence[str] = ()
+    scheduler_config: str = ""
+    """The KubeSchedulerConfiguration, if not that of the form."""
 
     @property
     def operations(self) -> str:
@@ -86,7 +88,7 @@ class Deployed:
 
     def start_scheduler(self) -> None:
         """Start the kube-scheduler of the form; in the form `beside` it replaces the plain one of the cluster."""
-        config = connected(self.form.scheduler_config.read_text())
+        config = connected(self.scheduler_config or self.form.scheduler_config.read_text())
         url = f"http://{HOST}:{self.ports['webhook']}"
         self.bed.start_scheduler(
             config, name=self.scheduler, placeholders={"EXTENDER_URL": url}, flags=self.scheduler_flags
@@ -150,16 +152,26 @@ def deployed(  # noqa: PLR0913 - most tests give the first four
     *,
     manifests: Iterable[Object] | None = None,
     scheduler_flags: Sequence[str] = (),
+    scheduler_config: str = "",
     **settings: str,
 ) -> Iterator[Deployed]:
     """Install a form and run it; at the end everything that would affect pods of other tests is removed.
 
     `plain_scheduler` is the configuration with which the cluster's own kube-scheduler continues afterwards. `manifests`
-    replace those of the form. `scheduler_flags` are added for its kube-scheduler.
+    replace those of the form. `scheduler_flags` are added for its kube-scheduler, and `scheduler_config` replaces its
+    configuration.
     """
     webhook, operations, admission = free_ports(3)
     ports = {"webhook": webhook, "operations": operations, "admission": admission}
-    running = Deployed(form=form, bed=bed, api=api, ports=ports, settings=settings, scheduler_flags=scheduler_flags)
+    running = Deployed(
+        form=form,
+        bed=bed,
+        api=api,
+        ports=ports,
+        settings=settings,
+        scheduler_flags=scheduler_flags,
+        scheduler_config=scheduler_config,
+    )
     objects = install_form(api, manifests or documents(form.manifests), admission_port=admission)
     if form is Form.BESIDE:
         bed.stop("kube-scheduler")

@@ -22,6 +22,7 @@ def settle(api: Api) -> None:
         _rule("batch", ["jobs", "cronjobs"], WRITES),
         _rule("apps", ["deployments", "replicasets", "statefulsets", "daemonsets"], WRITES),
         _rule("scheduling.run.ai", ["podgroups"], WRITES),
+        _rule("scheduling.k8s.io", ["podgroups"], WRITES),
     ]
     name = {"name": "tenant", "namespace": TEAM}
     api.apply({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": name, "rules": rules})
