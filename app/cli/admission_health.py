@@ -12,7 +12,6 @@ from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.cli.cluster_health import WITH_POLICIES
 from app.cli.findings import TELL_THE_FORM, Finding, broken, ok, warning
 from app.kube.reviews import KubeReviews
 from app.model.seam import ForbiddenError, RawObject
@@ -76,9 +75,20 @@ async def webhooks(reviews: KubeReviews, name: str, wanted: Wanted) -> AsyncIter
             yield ok(title, "there is none, and these settings need none")
 
 
+async def holding(reviews: KubeReviews, wanted: Wanted) -> AsyncIterator[Finding]:
+    """Tell what holds pods here until it is their turn."""
+    if wanted is Wanted.NO:
+        yield ok("holding", "pods are not held, because these settings have no admission")
+    elif await _has_policies(reviews):
+        yield ok("holding", "the API server can hold pods by a policy, whether Leeboard runs or not")
+    else:
+        message = "only the webhook can hold pods; while no replica answers, managed pods cannot be created"
+        yield ok("holding", message)
+
+
 async def policies(reviews: KubeReviews, wanted: Wanted) -> AsyncIterator[Finding]:
     """Check that the policies for holding pods exist, if the API server supports them, and that each is bound."""
-    if wanted is Wanted.NO or await reviews.version() < WITH_POLICIES:
+    if wanted is Wanted.NO or not await _has_policies(reviews):
         return
     for short, plural in POLICIES.items():
         title = f"policies-{short}"
@@ -94,6 +104,11 @@ async def policies(reviews: KubeReviews, wanted: Wanted) -> AsyncIterator[Findin
         else:
             message = "there are none, so only the webhook enforces the rules"
             yield warning(title, message, "install admission policies, which this Kubernetes supports")
+
+
+async def _has_policies(reviews: KubeReviews) -> bool:
+    """Whether the API server itself can change pods."""
+    return POLICIES["mutating"] in await reviews.served(GROUP.removeprefix("apis/"))
 
 
 async def _configuration(title: str, configuration: RawObject) -> AsyncIterator[Finding]:

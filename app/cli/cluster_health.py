@@ -1,37 +1,16 @@
-"""Checks the environment of Leeboard: the API server, rights, served kinds, and other schedulers."""
+"""Checks the environment of Leeboard: rights, served kinds, and other schedulers."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from app.cli.findings import Finding, broken, few, ok, warning
 from app.control.leadership.freshness import UNSERVED
-from app.kube.reviews import KubeReviews, Version
+from app.kube.reviews import KubeReviews
 from app.model.rights import ASKING, Right
-from app.model.seam import ForbiddenError, KubeError, RawObject, Resource
-
-OLDEST = Version(1, 30)
-WITH_POLICIES = Version(1, 36)
-"""From this version on the API server itself can hold pods, whether Leeboard runs or not."""
+from app.model.seam import ForbiddenError, RawObject, Resource
 
 LEASES = "apis/coordination.k8s.io/v1/leases"
 USUAL_LEASE = "leeboard-scheduler"
 SEVERAL = 2
-
-
-async def api_server(reviews: KubeReviews) -> AsyncIterator[Finding]:
-    """Check whether the API server answers, and whether its version is supported."""
-    try:
-        version = await reviews.version()
-    except KubeError as error:
-        yield broken("api-server", str(error), "does it run, and is this its kubeconfig? (--kubeconfig)")
-        return
-    if version < OLDEST:
-        yield broken("api-server", f"Kubernetes {version} is older than {OLDEST}", f"use Kubernetes {OLDEST} or later")
-    elif version < WITH_POLICIES:
-        yield ok(
-            "api-server", f"Kubernetes {version}; before {WITH_POLICIES} only the webhook of Leeboard can hold pods"
-        )
-    else:
-        yield ok("api-server", f"Kubernetes {version}, which has admission policies")
 
 
 async def rights(

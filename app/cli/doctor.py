@@ -7,7 +7,15 @@ from functools import partial
 
 import click
 
-from app.cli import admission_health, cluster_health, gpu_health, object_health, pod_health, replica_health
+from app.cli import (
+    admission_health,
+    cluster_health,
+    gpu_health,
+    object_health,
+    pod_health,
+    replica_health,
+    version_health,
+)
 from app.cli.admission_health import Wanted
 from app.cli.asking import IN_CLUSTER_URL, headers, usual_url
 from app.cli.findings import Examination, Finding, Severity, as_json, as_text, broken, examined
@@ -78,7 +86,7 @@ async def examine(patient: Patient) -> list[Finding]:
         return [broken("api-server", str(error), NO_API_SERVER), *await _all(_replica_examinations(patient))]
     async with cluster:
         reviews = cluster.reviews()
-        found = await _all([("api-server", lambda: cluster_health.api_server(reviews))])
+        found = await _all([("api-server", lambda: version_health.api_server(reviews))])
         if not any(finding.state is Severity.BROKEN for finding in found):
             found += await _all(_cluster_examinations(reviews, patient))
         return found + await _all(_replica_examinations(patient))
@@ -92,6 +100,9 @@ def _cluster_examinations(reviews: KubeReviews, patient: Patient) -> Sequence[tu
     # Not every form shares GPUs.
     needed = rights_of(settings if form_is_known else settings.model_copy(update={"gpu_sharing": False}))
     return (
+        ("holding", lambda: admission_health.holding(reviews, wanted)),
+        ("dra", lambda: version_health.claims(reviews)),
+        ("native-podgroups", lambda: version_health.native_groups(reviews)),
         ("rights", lambda: cluster_health.rights(reviews, needed, patient.account, form_is_known=form_is_known)),
         ("owners", lambda: cluster_health.owners(reviews, rights_to_owners(settings), patient.account)),
         ("kinds", lambda: cluster_health.kinds(reviews)),

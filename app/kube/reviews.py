@@ -13,7 +13,7 @@ from app.kube.errors import BrokenStreamError
 from app.kube.pages import pages
 from app.kube.transport import Transport
 from app.model.rights import Right, User
-from app.model.seam import NotFoundError, RawObject
+from app.model.seam import KubeError, NotFoundError, RawObject
 
 REVIEWS = "apis/authorization.k8s.io/v1"
 TOKEN_REVIEWS = "apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 # a path
@@ -90,6 +90,19 @@ class KubeReviews:
             return Version(int(answer["major"]), int(answer["minor"].rstrip("+")))
         except (KeyError, ValueError, AttributeError) as error:
             raise BrokenStreamError("the API server's answer is no version") from error
+
+    async def feature(self, gate: str) -> bool | None:
+        """Return whether a feature gate of the API server is on; None when it cannot be told.
+
+        Few accounts may read the metrics of the API server.
+        """
+        try:
+            lines = (await self._transport.read("metrics")).splitlines()
+        except KubeError:
+            return None
+        named = f'name="{gate}"'.encode()
+        found = [line for line in lines if line.startswith(b"kubernetes_feature_enabled{") and named in line]
+        return found[0].split()[-1] == b"1" if found else None
 
     async def served(self, group_version: str) -> frozenset[str]:
         """Return the resources of `group/version` by their plural; empty when it is not served."""

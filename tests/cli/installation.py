@@ -37,6 +37,8 @@ NAMESPACES = "/api/v1/namespaces"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 RESERVATIONS = f"{NAMESPACES}/kai-resource-reservation"
 YEAR = timedelta(days=365)
+WITH_POLICIES = 36
+"""The first minor version in which the API server itself can change pods."""
 
 
 @dataclass
@@ -48,6 +50,8 @@ class FakeCluster:
     """As `verb group resource name`."""
     forbidden: set[str] = field(default_factory=set)
     may_ask: bool = True
+    groups: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    """The API groups, with their versions."""
     reviewed_users: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -66,12 +70,15 @@ class FakeCluster:
         self.serve_kinds("batch/v1", "jobs", "cronjobs")
 
     def serve_kinds(self, version: str, *plurals: str) -> None:
-        group, found = version.partition("/")[0], self.objects.setdefault("/apis", {"groups": []})
-        found["groups"].append({"name": group, "versions": [{"groupVersion": version}]})  # type: ignore[index] # just above
+        name = version.partition("/")[0]
+        self.groups.setdefault(name, []).append({"groupVersion": version})
+        self.objects["/apis"] = {"groups": [{"name": each, "versions": of} for each, of in self.groups.items()]}
         self.objects[f"/apis/{version}"] = {"resources": [{"name": plural} for plural in plurals]}
 
     def set_version(self, major: str, minor: str) -> None:
         self.objects["/version"] = {"major": major, "minor": minor}
+        policies = [{"name": "mutatingadmissionpolicies"}] if int(minor.rstrip("+")) >= WITH_POLICIES else []
+        self.objects[ADMISSION] = {"resources": policies}
 
     def set_items(self, path: str, *items: object) -> None:
         self.objects[path] = {"metadata": {"resourceVersion": "1"}, "items": items}

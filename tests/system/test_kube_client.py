@@ -77,6 +77,18 @@ async def test_a_gated_pod_is_not_bound(api: Api, cluster: KubeCluster) -> None:
         await cluster.bind(created(api, "p", spec=GATED), NODE, {})
 
 
+async def test_feature_gates_of_the_api_server_can_be_told_by_who_may_read_its_metrics(
+    bed: Bed, cluster: KubeCluster
+) -> None:
+    reviews = cluster.reviews()
+
+    found = [await reviews.feature(gate) for gate in ("DRAAdminAccess", "GenericWorkload", "NoSuchGate")]
+    async with await KubeCluster.connect(str(bed.kubeconfig(User.TENANT))) as tenant:
+        forbidden = await tenant.reviews().feature("DRAAdminAccess")
+
+    assert (found, forbidden) == ([True, False, None], None)
+
+
 async def test_another_object_of_the_same_name_is_never_written(api: Api, cluster: KubeCluster) -> None:
     ref = another(created(api, "p"))
 
