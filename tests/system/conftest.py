@@ -16,6 +16,7 @@ from tests.system.controlplane.build import ToolchainMissingError, programs
 from tests.system.dra_driver import CLAIMS, CLASSES, SLICES, TEMPLATES
 from tests.system.features import TAINT_RULES
 from tests.system.forms import Deployed
+from tests.system.waiting import eventually
 from tests.system.workloads.cluster import workload_service
 
 HERE = Path(__file__).parent
@@ -67,6 +68,10 @@ def session_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         bed.start_controller_manager()
         bed.start_kwok()
         bed.start_scheduler(PLAIN_SCHEDULER)
+        with bed.api() as api:
+            # Without it pods are refused; the controllers make it.
+            account = "/api/v1/namespaces/default/serviceaccounts/default"
+            eventually(lambda: api.find(account), within_s=60, what="the namespace has its service account")
         yield bed
 
 

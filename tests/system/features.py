@@ -6,11 +6,16 @@ capacity and extended resource names are on by default from 1.36 on, and stay of
 
 from tests.system.controlplane.build import MINOR
 
+OLDER = MINOR == "1.34"
+HAS_MUTATING_POLICIES = not OLDER
+"""Whether the API server can change pods by a policy; else only our webhook holds them."""
 GATES = {"1.36": ("--feature-gates=DRADeviceTaintRules=true",)}.get(MINOR, ())
 """Flags for kube-apiserver, kube-scheduler and kube-controller-manager."""
 SERVED = {"1.36": ("--runtime-config=resource.k8s.io/v1beta2/devicetaintrules=true",)}.get(MINOR, ())
 """Flags for kube-apiserver."""
 TAINT_RULES = f"/apis/resource.k8s.io/{'v1beta2' if MINOR == '1.36' else 'v1'}/devicetaintrules"
 """Where DeviceTaintRules are; versions before 1.36 have none here."""
-HAS_DEVICE_FEATURES = MINOR not in {"1.34", "1.35"}
+HAS_DEVICE_FEATURES = not OLDER
 """Whether the devices of DRA may have partitions, taints, consumable capacity and extended resource names."""
+WAITS_FOR_WHOLE_POOLS = MINOR != "1.34"
+"""Whether kube-scheduler gives away no device of a pool while a ResourceSlice of it is missing."""

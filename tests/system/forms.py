@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from app.model.marks import ASK_MARKER, BIND_MARKER, GATE
+from tests.system import rendered
 from tests.system.api import Api, ApiError, Object, collection_of, pod, queue
 from tests.system.bed import HOST, Bed, free_ports
 from tests.system.cluster import (
@@ -24,6 +25,7 @@ from tests.system.cluster import (
     is_kube_schedulers,
     start_leeboard,
 )
+from tests.system.features import HAS_MUTATING_POLICIES
 from tests.system.rendered import await_policies
 from tests.system.waiting import eventually
 
@@ -172,7 +174,7 @@ def deployed(  # noqa: PLR0913 - most tests give the first four
         scheduler_flags=scheduler_flags,
         scheduler_config=scheduler_config,
     )
-    objects = install_form(api, manifests or documents(form.manifests), admission_port=admission)
+    objects = install_form(api, manifests or shipped(form), admission_port=admission)
     if form is Form.BESIDE:
         bed.stop("kube-scheduler")
     try:
@@ -186,6 +188,11 @@ def deployed(  # noqa: PLR0913 - most tests give the first four
         bed.stop("leeboard")
         if form is Form.BESIDE:
             bed.start_scheduler(plain_scheduler)
+
+
+def shipped(form: Form) -> Iterable[Object]:
+    """Return what users of this version of Kubernetes apply: before 1.36 the rendered chart, then the kustomization."""
+    return documents(form.manifests) if HAS_MUTATING_POLICIES else rendered.objects(form=form.value)
 
 
 def install_form(api: Api, manifests: Iterable[Object], *, admission_port: int) -> list[Object]:

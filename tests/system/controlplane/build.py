@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
-VERSIONS = {"1.36": "1.36.3", "1.37": "1.37.2"}
+VERSIONS = {"1.34": "1.34.4", "1.36": "1.36.3", "1.37": "1.37.2"}
 """The Kubernetes versions that can be built, by minor version."""
 DEFAULT_MINOR = "1.36"
 
@@ -23,7 +23,8 @@ DEFAULT_MINOR = "1.36"
 def _chosen_minor() -> str:
     minor = os.environ.get("LEEBOARD_KUBERNETES") or DEFAULT_MINOR
     if minor not in VERSIONS:
-        raise SystemExit(f"LEEBOARD_KUBERNETES={minor}: the test bed has Kubernetes {' and '.join(VERSIONS)}.")
+        *others, last = VERSIONS
+        raise SystemExit(f"LEEBOARD_KUBERNETES={minor}: the test bed has Kubernetes {', '.join(others)} and {last}.")
     return minor
 
 
