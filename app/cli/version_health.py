@@ -13,6 +13,7 @@ CLAIMS = "resourceclaims"
 CLAIMS_GROUP = "resource.k8s.io"
 NATIVE_GROUPS = frozenset({"podgroups", "workloads"})
 NATIVE_GROUPS_GROUP = "scheduling.k8s.io"
+READ_GROUPS = "scheduling.k8s.io/v1beta1"
 NATIVE_GROUPS_GATE = "GenericWorkload"
 
 
@@ -40,15 +41,12 @@ async def claims(reviews: KubeReviews) -> AsyncIterator[Finding]:
     found = [version.rpartition("/")[2] for version in await _serving(reviews, CLAIMS_GROUP, frozenset({CLAIMS}))]
     if not found:
         yield ok("dra", "ResourceClaims are not served")
-    elif "v1" in found:
-        yield ok("dra", f"ResourceClaims are served ({', '.join(found)})")
     else:
-        message = f"ResourceClaims are served in {', '.join(found)} only, and not in v1"
-        yield warning("dra", message, f"use Kubernetes {TESTED[0]} or later")
+        yield ok("dra", f"ResourceClaims are served ({', '.join(found)}); the GPUs that they ask for count")
 
 
 async def native_groups(reviews: KubeReviews) -> AsyncIterator[Finding]:
-    """Tell whether pods may be in a PodGroup of Kubernetes, which kube-scheduler starts as a whole by itself.
+    """Tell whether pods may be in a PodGroup of Kubernetes, and whether Leeboard reads it.
 
     The gate of kube-scheduler cannot be read. Pods name such a PodGroup only where the API server has the gate too.
     """
@@ -58,12 +56,17 @@ async def native_groups(reviews: KubeReviews) -> AsyncIterator[Finding]:
         yield ok(name, f"{NATIVE_GROUPS_GROUP} serves none")
         return
     served = f"served in {', '.join(found)}"
-    fix = f"turn the feature gate {NATIVE_GROUPS_GATE} off in the kube-scheduler that asks Leeboard"
+    if READ_GROUPS in found:
+        fix = "in the form beside, say whether kube-scheduler has the gate (beside.groupScheduling)"
+    else:
+        fix = f"turn the feature gate {NATIVE_GROUPS_GATE} off: only {READ_GROUPS} is read, and pods in others wait"
     enabled = await reviews.feature(NATIVE_GROUPS_GATE)
     if enabled is None:
         yield warning(name, f"{served}; cannot tell whether their feature gate is on, in kube-scheduler too", fix)
+    elif enabled and READ_GROUPS in found:
+        yield ok(name, f"{served}; their pods start as gangs")
     elif enabled:
-        yield warning(name, f"{served}; their feature gate is on, and kube-scheduler may have it too", fix)
+        yield warning(name, f"{served}; their feature gate is on", fix)
     else:
         yield ok(name, f"{served}, but no pod can name one: the feature gate {NATIVE_GROUPS_GATE} is off")
 

@@ -51,7 +51,7 @@ async def test_the_report_says_what_holds_pods(
     [
         ((), Severity.OK, "not served"),
         (("v1", "v1beta2"), Severity.OK, "served (v1, v1beta2)"),
-        (("v1beta2", "v1beta1"), Severity.WARNING, "served in v1beta2, v1beta1 only, and not in v1"),
+        (("v1beta2", "v1beta1"), Severity.OK, "served (v1beta2, v1beta1)"),
     ],
 )
 async def test_the_report_says_in_which_versions_claims_are_served(
@@ -77,7 +77,8 @@ kubernetes_feature_enabled{name="GenericWorkloadOfOthers",stage="BETA"} %d
     ("version", "metrics", "state", "words"),
     [
         ("v1beta1", GATES % (0, 1), Severity.OK, "no pod can name one: the feature gate GenericWorkload is off"),
-        ("v1beta1", GATES % (1, 0), Severity.WARNING, "gate is on, and kube-scheduler may have it too"),
+        ("v1beta1", GATES % (1, 0), Severity.OK, "their pods start as gangs"),
+        ("v1alpha2", GATES % (1, 0), Severity.WARNING, "their feature gate is on"),
         ("v1alpha2", "# nothing about gates", Severity.WARNING, "cannot tell whether their feature gate is on"),
         ("v1beta1", None, Severity.WARNING, "cannot tell whether their feature gate is on"),
     ],

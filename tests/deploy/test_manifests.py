@@ -355,7 +355,10 @@ def test_selectors_of_leeboard_select_no_agent() -> None:
 
 
 CLUSTER_WIDE = {"nodes", "priorityclasses", "queues", "topologies", "gpunodes"}
+CLUSTER_WIDE |= {"deviceclasses", "resourceslices", "devicetaintrules"}
 """Kinds that no tenant writes."""
+OF_OTHER_USE = {("", "pods"), ("resource.k8s.io", "resourceclaims")}
+"""Kinds whose labels other rules check, or of which no pod takes its queue."""
 
 
 @pytest.mark.parametrize("values", INSTALLATIONS, ids=str)
@@ -370,7 +373,7 @@ def test_every_kind_that_leeboard_may_read_as_an_owner_of_pods_is_checked(
     checked = set(_written(items, policy))
 
     read = {(right.group, right.resource) for right in _granted(_ours(items)) if right.verb == "list"}
-    assert {(group, kind) for group, kind in read if kind not in CLUSTER_WIDE} - checked == {("", "pods")}
+    assert {(group, kind) for group, kind in read if kind not in CLUSTER_WIDE} - checked == OF_OTHER_USE
     assert {*RESOURCES, ("example.com", "trainings")} <= checked
 
 

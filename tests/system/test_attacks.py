@@ -5,6 +5,7 @@ import pytest
 from tests.system.api import QUEUE_LABEL, ApiError, Object, job, pod, pod_group
 from tests.system.attacked import OTHER_TEAM, TEAM_PODS, Attacked, path_of, team_pod
 from tests.system.bed import Bed
+from tests.system.dra_driver import with_claims
 from tests.system.identities import User
 from tests.system.owners import owner, path
 from tests.system.tenants import TEAM, accounts, allow, of_controller, refusal, refused_patch, revoke, subject
@@ -248,6 +249,9 @@ def gpu_limits(**limits: str) -> Object:
         team_pod(spec=gpu_limits(**{"nvidia.com/mig-1g.10gb": "1"})),
         team_pod(spec=gpu_limits(cpu="1"), annotations={"gpu-fraction": "0.5"}),
         team_pod(spec=gpu_limits(cpu="1"), annotations={"gpu-memory": "1024"}),
+        with_claims(team_pod(scheduler="default-scheduler", gpus=0), claims=["gpus"]),
+        with_claims(team_pod(scheduler="default-scheduler", gpus=0), templates=["gpus"]),
+        team_pod(spec=gpu_limits(**{"deviceclass.resource.kubernetes.io/gpu.example.com": "1"})),
     ],
 )
 def test_gpus_are_requested_only_through_leeboard(attacked: Attacked, item: Object) -> None:

@@ -39,6 +39,7 @@ NEVER_OWNERS = frozenset(
         "scheduling.k8s.io",
         "policy",
         "autoscaling.x-k8s.io",
+        "resource.k8s.io",
     }
 )
 """API groups that Leeboard reads for other purposes: their labels are not validated, and none of them is a workload."""

@@ -58,6 +58,18 @@ oldObject == null && object.metadata.?annotations[?"leeboard.dev/preemptible"].o
 {{- end }}
 
 {{/*
+Whether a pod may get GPUs. A policy sees no claims, so every ResourceClaim may be for GPUs, and every resource that stands
+for a DeviceClass.
+*/}}
+{{- define "leeboard.mayGetGpus" -}}
+{{ include "leeboard.asksForGpus" . }}
+|| object.spec.?resourceClaims.orValue([]).size() > 0
+|| (
+  object.spec.containers.map(each, dyn(each)) + object.spec.?initContainers.orValue([]).map(each, dyn(each))
+).exists(each, each.?resources.?limits.orValue({}).exists(name, name.startsWith("deviceclass.resource.kubernetes.io/")))
+{{- end }}
+
+{{/*
 The queues that labels name, the one that counts first, as the decoder reads them: project labels count for managed pods
 only, and not on what owns them. Given: the expressions of the labels and of whether they are of managed pods.
 */}}
