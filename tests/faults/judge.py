@@ -243,12 +243,14 @@ class Judge:
                 self.say("node", f"{pod['metadata']['name']} is bound to {name}, which does not exist")
             return
         used = self._truth.used()[name].copy()
-        used.update(requests(pod))
-        over = self._truth.overcommitted(node, used)
+        asked = requests(pod)
+        used.update(asked)
+        # A GPU that breaks while pods have it leaves its node overcommitted for pods with GPUs only.
+        over = [resource for resource in self._truth.overcommitted(node, used) if asked[resource]]
         if over and not self._has_changed(name):
             self.say("capacity", f"{pod['metadata']['name']} takes {name} above its {over}")
         gpus, healthy = used[GPU] // 1000 - self._broken_in_use(name), healthy_gpus(self._world.api, name)
-        if requests(pod)[GPU] and gpus > healthy and not (self._has_changed(name) or self._is_blind()):
+        if asked[GPU] and gpus > healthy and not (self._has_changed(name) or self._is_blind()):
             self.say(
                 "unhealthy", f"{pod['metadata']['name']} makes {gpus} GPUs used of {healthy} healthy ones on {name}"
             )

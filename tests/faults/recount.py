@@ -1,11 +1,14 @@
 """Counts the books of one cache again, from its own pods, reservations and nodes."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 
+from app.cluster.ledger.charge import Charge, Hold
 from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
-from app.model.resources import AXES, NOTHING
+from app.model.names import NodeName
+from app.model.resources import AXES, GPU
 
 
 def differences(cache: ClusterCache) -> Iterator[str]:
@@ -64,15 +67,30 @@ def _indexes(cache: ClusterCache) -> Iterator[str]:
 
 
 def overbooked(cache: ClusterCache) -> Iterator[tuple[str, str]]:
-    """Yield the nodes with reservations on which more is bound or reserved than there is."""
-    for name in dict.fromkeys(held.node for held in cache.reservations if held.state is not ReservationState.AWAITING):
+    """Yield the nodes on which more of a resource is bound or reserved than there is, and a reservation is for it.
+
+    A GPU that breaks while pods have it leaves its node overcommitted; a pod without GPUs may start there.
+    """
+    asked: defaultdict[NodeName, list[Charge]] = defaultdict(list)
+    for held in cache.reservations:
+        charge = cache.charges.get(held.pod)
+        if charge is not None and held.state is not ReservationState.AWAITING:
+            asked[held.node].append(charge)
+    for name, charges in asked.items():
         node = cache.nodes.get(name)
         if node is None:
             continue
-        used, awaited = cache.charges._used.amounts_on(name), NOTHING.amounts
-        for hold, sums in cache.charges._part_of_used.items():
-            if hold.value == "awaited":
-                awaited = sums.amounts_on(name)  # type: ignore[assignment] # a sequence of as many amounts
-        for axis, amount, waits, there in zip(AXES, used, awaited, node.allocatable.amounts, strict=True):
-            if amount - waits > there:
-                yield name, f"{amount - waits} {axis} of {there} are bound or reserved on {name}"
+        used = cache.charges._used.amounts_on(name)
+        awaited = cache.charges._part_of_used[Hold.AWAITED].amounts_on(name)
+        asked_of = [any(amounts) for amounts in zip(*(charge.request.amounts for charge in charges), strict=True)]
+        asked_of[GPU] |= any(_opens_gpu(cache, charge) for charge in charges)
+        for number, axis in enumerate(AXES):
+            amount, there = used[number] - awaited[number], node.allocatable.amounts[number]
+            if asked_of[number] and amount > there:
+                yield name, f"{amount} {axis} of {there} are bound or reserved on {name}"
+
+
+def _opens_gpu(cache: ClusterCache, charge: Charge) -> bool:
+    """Whether a part is reserved of a shared GPU on which no pod runs yet."""
+    found = [cache.gpus.find(charge.node, name) for name in charge.devices] if charge.node else []
+    return any(gpu is not None and not gpu.is_bound for gpu in found)
