@@ -271,6 +271,8 @@ class Snapshot:
     """
     blocked_devices: Mapping[NodeName, int] = field(default_factory=dict)
     """Whole GPUs by node that no pod has but that take no new pods. They are not part of `free`."""
+    unusable_devices: Mapping[PodUid, tuple[NodeName, int]] = field(default_factory=dict)
+    """Pods with whole GPUs that take no pods after them: their node, and how many of its GPUs stay taken."""
     claimed: Mapping[str, tuple[NodeName, int]] = field(default_factory=dict)
     """The allocated DRA claims by key: the node, and the number of pods."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)

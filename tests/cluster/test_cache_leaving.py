@@ -8,6 +8,7 @@ import pytest
 from app.cluster.ledger.charge import Load
 from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
+from app.model.device import GpuNode, Health
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Placed, Pod, SchedulerMessage
 from app.model.podgroup import GroupSpec, PodSet, SubGroup
@@ -15,6 +16,7 @@ from app.model.resources import GPU, Resources
 from app.model.snapshot import Snapshot, Usage
 from app.model.topology import Topology
 from tests import given
+from tests.cluster.sharing_given import device
 
 N1, N2 = NodeName("n1"), NodeName("n2")
 A, B = given.pod("a", gang="g"), given.pod("b", gang="g")
@@ -53,6 +55,20 @@ def gpus(count: int, pods: int = 1) -> Resources:
 def free_and_releasing(seen: Snapshot) -> tuple[list[int], list[int] | None]:
     releasing = None if seen.releasing is None else (seen.releasing[GPU] // 1000).tolist()
     return (seen.free[GPU] // 1000).tolist(), releasing
+
+
+def test_an_unhealthy_gpu_is_no_room_when_its_pod_leaves_although_no_new_report_has_arrived() -> None:
+    found = cache(OLD)
+    sick = [device(f"u{index}", OLD, **({} if index else {"health": Health.UNHEALTHY})) for index in range(8)]
+    found.apply_gpu_node(GpuNode(name=N1, devices=tuple(sick), kubelet_answers=True), heard_at=0.0)
+    seen = [free_and_releasing(found.snapshot())]
+
+    found.apply_pod(LEAVING)
+    seen.append(free_and_releasing(found.snapshot()))
+    found.delete_pod(OLD.uid)
+    seen.append(free_and_releasing(found.snapshot()))
+
+    assert seen == [([0, 8], None), ([0, 8], [7, 0]), ([7, 8], None)]
 
 
 def stale_since(found: ClusterCache, key: GroupKey = SPEC.key) -> float | None:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from app.cluster.gpus.shared_gpus import NO_GPUS, GpuState, NodeGpus, Part
+from app.cluster.gpus.shared_gpus import NO_GPUS, GpuState, NodeGpus, Part, WholeHolder
 from app.cluster.ledger.charge import Hold
 from app.model.device import Health, Holder
+from app.model.names import PodUid
 from app.model.pod import Pod
 from app.model.snapshot import PART, SharedDevice
 from tests import given
@@ -210,8 +211,42 @@ def test_a_device_that_the_device_plugin_has_removed_is_not_subtracted_twice() -
     assert (found.blocked, found.idle) == (0, 0b10)
 
 
-def test_a_device_in_use_is_not_subtracted_for_its_problem() -> None:
-    assert whole(device("u0", STRANGER, health=Health.UNHEALTHY), device("u1")).blocked == 0
+SICK = device("u0", STRANGER, health=Health.UNHEALTHY), device("u1", STRANGER)
+
+
+def holder(*, gpus: int = 2, hold: Hold = Hold.KEPT) -> WholeHolder:
+    return WholeHolder(uid=STRANGER.uid, namespace=STRANGER.namespace, name=STRANGER.name, node=A, gpus=gpus, hold=hold)
+
+
+def unusable(found: NodeGpus) -> tuple[int, dict[PodUid, int], int]:
+    return found.blocked, dict(found.unusable), found.unusable_leaving
+
+
+@pytest.mark.parametrize(
+    ("holders", "expected"),
+    [
+        ([holder()], (0, {STRANGER.uid: 1}, 0)),
+        ([holder(hold=Hold.LEAVING)], (0, {STRANGER.uid: 1}, 1)),
+        ([holder(gpus=0, hold=Hold.LEAVING)], (0, {}, 0)),
+        ([], (1, {}, 0)),
+    ],
+)
+def test_an_unhealthy_device_in_use_does_not_become_free(
+    holders: list[WholeHolder], expected: tuple[int, dict[PodUid, int], int]
+) -> None:
+    assert unusable(node(agent=report(*SICK), whole=holders)) == expected
+
+
+def test_an_unhealthy_device_in_use_that_the_device_plugin_has_removed_is_not_subtracted_twice() -> None:
+    assert unusable(node(agent=report(*SICK), offered=1, whole=[holder(hold=Hold.LEAVING)])) == (0, {}, 0)
+
+
+def test_an_unhealthy_shared_gpu_does_not_become_free_with_its_last_pod() -> None:
+    told = report(device("u1", R, health=Health.UNHEALTHY), device("u2"))
+
+    found = [unusable(node(*of, agent=told)) for of in ((RUNS, R), (LEAVES, R), ())]
+
+    assert found == [(0, {}, 0), (0, {}, 1), (1, {}, 0)]
 
 
 def test_a_node_with_a_contested_gpu_gives_no_whole_gpus() -> None:

@@ -72,6 +72,18 @@ def test_a_victim_that_fits_on_another_node_moves_there() -> None:
     assert (starting(found), leaving(found)) == (["high"], {"low0": "n1"})
 
 
+def test_a_pod_whose_gpu_is_unhealthy_is_no_victim_where_its_healthy_gpus_are_too_few() -> None:
+    groups = elastic("e", "n0", "n0", least=1, gpus=2, queue="p"), waits("w", 2)
+    nodes, queues = [given.node("n0", gpus=4)], [given.queue("p"), given.queue("q", deserved=2)]
+
+    found = [
+        plan(given.snapshot(nodes, queues, groups, unusable_devices=unusable), DEFAULT_POLICY)
+        for unusable in ({}, {"uid-e1": ("n0", 1)})
+    ]
+
+    assert [(starting(one), leaving(one)) for one in found] == [(["w"], {"e1": None}), (["w"], {"e0": None})]
+
+
 def test_no_pod_moves_for_a_pod_that_still_does_not_fit() -> None:
     found = planned(elastic("low", "n0", least=1), waits("big", 3), gpus=[2, 1])
 

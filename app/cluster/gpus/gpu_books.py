@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from app.cluster.changes import ChangeLog
 from app.cluster.gpus.gpus import Gpus, facts_of
-from app.cluster.gpus.shared_gpus import NodeGpus, Part
+from app.cluster.gpus.shared_gpus import NodeGpus, Part, WholeHolder
 from app.cluster.gpus.sharers import Sharers
 from app.cluster.ledger.charge import Charge, DeviceCharge, Hold
 from app.cluster.ledger.charges import Charges
@@ -17,6 +17,7 @@ from app.cluster.ledger.nodes import NO_AGENT, AgentFacts, Nodes
 from app.model.device import GpuNode
 from app.model.names import NodeName, PodUid
 from app.model.pod import Pod
+from app.model.resources import GPU_MILLI
 from app.model.snapshot import parts_of
 
 Sizes = tuple[int, int]
@@ -111,15 +112,18 @@ class GpuBooks:
         """Forget a deleted pod, which holds nothing any more."""
         self._sharers.drop(uid)
 
-    def share(self, uid: PodUid, pod: Pod | None, charge: Charge | None) -> Collection[NodeName]:
-        """Note what a pod holds of shared GPUs beside its charge; return the affected nodes.
+    def share(
+        self, uid: PodUid, pod: Pod | None, charge: Charge | None, *, before: Charge | None
+    ) -> Collection[NodeName]:
+        """Note what a pod holds of shared GPUs beside its charge, and whether it has whole GPUs; return their nodes.
 
         The caller passes these nodes to `restand` once all pods that change together are noted.
         """
+        nodes = self._gpus.hold_whole(uid, _whole(pod, charge), was_on=before.node if before else None)
         if uid not in self._sharers:
-            return ()
+            return nodes
         self._sharers.put(uid, charge.node if charge else None)
-        return self._gpus.parts.put(uid, self._part(pod, charge))
+        return [*nodes, *self._gpus.parts.put(uid, self._part(pod, charge))]
 
     def _part(self, pod: Pod | None, charge: Charge | None) -> Part | None:
         if pod is None or pod.sharing is None or charge is None or charge.node is None or not charge.devices:
@@ -165,9 +169,16 @@ class GpuBooks:
                 self._changes.change_node(name)
 
 
+def _whole(pod: Pod | None, charge: Charge | None) -> WholeHolder | None:
+    if pod is None or pod.node is None or charge is None or not (charge.request.gpu_milli or pod.claims):
+        return None
+    gpus = charge.request.gpu_milli // GPU_MILLI
+    return WholeHolder(uid=pod.uid, namespace=pod.namespace, name=pod.name, node=pod.node, gpus=gpus, hold=charge.hold)
+
+
 def _devices_charged(now: NodeGpus) -> DeviceCharge:
     return DeviceCharge(
-        kept=now.held.get(Hold.KEPT, 0) + now.blocked,
-        leaving=now.held.get(Hold.LEAVING, 0),
+        kept=now.held.get(Hold.KEPT, 0) + now.blocked + now.unusable_leaving,
+        leaving=now.leaving,
         awaited=now.held.get(Hold.AWAITED, 0),
     )

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from app.cluster.decode.nodes import MEMORY_STEP_MIB
 from app.cluster.gpus.agents import AgentReports
-from app.cluster.gpus.judgement import node_gpus
-from app.cluster.gpus.parts import GpuReservations, HeldParts
-from app.cluster.gpus.shared_gpus import NO_GPUS, GpuState, NodeGpus, SharedGpu, Sources
+from app.cluster.gpus.judgement import has_unusable, node_gpus
+from app.cluster.gpus.parts import GpuReservations, HeldParts, WholeHolders
+from app.cluster.gpus.shared_gpus import NO_GPUS, GpuState, NodeGpus, SharedGpu, Sources, WholeHolder
 from app.cluster.ledger.nodes import AgentFacts
 from app.model.device import GpuNode
 from app.model.names import NodeName, PodUid
@@ -48,6 +48,7 @@ class Gpus:
         self._tolerance_mib = tolerance_mib
         self.agents = AgentReports()
         self.parts = HeldParts()
+        self.whole = WholeHolders()
         self.reservations = GpuReservations()
         self._closing: dict[NodeName, set[str]] = {}
         self._doubted: dict[NodeName, set[str]] = {}
@@ -59,6 +60,7 @@ class Gpus:
         self._shown: Mapping[NodeName, tuple[SharedDevice, ...]] | None = {}
         """The last result of `listed`; None after a change."""
         self._blocked: dict[NodeName, int] = {}
+        self._unusable: dict[PodUid, tuple[NodeName, int]] = {}
         self._table: NodeTable | None = None
         self._idle: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._changed: dict[NodeName, None] = {}
@@ -72,6 +74,11 @@ class Gpus:
             # The needs of such a GPU also depend on which pods hold the other GPUs.
             self._changed[node.name] = None
         return is_news
+
+    def hold_whole(self, uid: PodUid, holder: WholeHolder | None, *, was_on: NodeName | None) -> Collection[NodeName]:
+        """Store a pod that may have whole GPUs, None for none; return the nodes to `refresh`."""
+        nodes = self.whole.put(uid, holder, was_on=was_on)
+        return [name for name in nodes if has_unusable(self.agents.reliable(name), self._tolerance_mib)]
 
     def close(self, node: NodeName, name: str) -> None:
         """Accept no more pods on a shared GPU: its reservation pod is being removed."""
@@ -100,6 +107,7 @@ class Gpus:
                 offered=offered,
                 parts=self.parts.on(name),
                 reservations=self.reservations.on(name),
+                whole=self.whole.on(name),
                 closing=self._closing.get(name, ()),
                 doubted=self._doubted.get(name, ()),
                 tolerance_mib=self._tolerance_mib,
@@ -122,6 +130,9 @@ class Gpus:
         if not all(gpu.is_settled for gpu in now.shared):
             self._unsettled[name] = None
         self._list(name, now)
+        if now.unusable != before.unusable:
+            others = {uid: found for uid, found in self._unusable.items() if found[0] != name}
+            self._unusable = others | {uid: (name, number) for uid, number in now.unusable.items()}
         self._changed[name] = None
         return before, now
 
@@ -183,6 +194,10 @@ class Gpus:
     def blocked(self) -> Mapping[NodeName, int]:
         """Return how many whole GPUs of each node accept no work although no pod has them; the value never changes."""
         return self._blocked
+
+    def unusable(self) -> Mapping[PodUid, tuple[NodeName, int]]:
+        """Return how many GPUs of pods accept no work after them, and where; the value never changes."""
+        return self._unusable
 
     def idle(self, table: NodeTable) -> NDArray[np.int64] | None:
         """Return which devices are idle, shape [node]; None where there is no report of an agent."""

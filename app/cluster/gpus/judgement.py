@@ -9,9 +9,20 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from app.cluster.gpus.shared_gpus import NO_DEVICE, NO_GPUS, OPEN, GpuState, NodeGpus, Part, SharedGpu, Sources
+from app.cluster.gpus.shared_gpus import (
+    NO_DEVICE,
+    NO_GPUS,
+    OPEN,
+    GpuState,
+    NodeGpus,
+    Part,
+    SharedGpu,
+    Sources,
+    WholeHolder,
+)
 from app.cluster.ledger.charge import Hold
 from app.model.device import Device, DeviceUuid, GpuNode, Health, is_overused
+from app.model.names import PodUid
 from app.model.pod import Pod
 from app.model.snapshot import PART
 
@@ -27,7 +38,9 @@ def node_gpus(of: Sources) -> NodeGpus:
     contested = [each for each in shared if each.state is GpuState.CONTESTED]
     reasons = [f"shared GPU {each.name}: {each.reason}" for each in contested]
     idle = _idle(of.agent, taken)
-    blocked, sentences = _bad(idle or _perhaps_idle(of, taken), of)
+    gone, held = _unusable(of, taken, claims)
+    blocked, sentences = _bad([*(idle or _perhaps_idle(of, taken)), *gone], of)
+    held = held[max(0, _withdrawn(of) - len(sentences)) :]
     return NodeGpus(
         shared=shared,
         # While it is unknown which device such pods really have, a pod that gets a whole GPU might get the same device.
@@ -35,6 +48,8 @@ def node_gpus(of: Sources) -> NodeGpus:
         reasons=(*reasons, *sentences),
         idle=_mask(of.agent, [one for one in idle if not _obstacle(one, of.tolerance_mib)]),
         held=Counter(each.hold for each in shared),
+        unusable=_by_pod(held),
+        unusable_leaving=_leaving(held, shared),
     )
 
 
@@ -147,7 +162,7 @@ def _confirmed(claim: _Claim, agent: GpuNode | None) -> DeviceUuid:
     return next((uuid for uuid in held if uuid in claim.told), _first(held))
 
 
-def is_held_by(device: Device, pod: Pod) -> bool:
+def is_held_by(device: Device, pod: Pod | WholeHolder) -> bool:
     """Whether the agent reports that the pod has the device; the kubelet reports no uids, so one may be missing."""
     return pod.node is not None and any(
         one.name == pod.name and one.namespace == pod.namespace and one.uid in ("", pod.uid) for one in device.holders
@@ -188,8 +203,66 @@ def _perhaps_idle(of: Sources, taken: Container[DeviceUuid]) -> list[Device]:
 def _bad(idle: Iterable[Device], of: Sources) -> tuple[int, list[str]]:
     """Return how many idle devices accept no work, beyond those that the device plugin has withdrawn, and why."""
     found = [sentence for one in idle if (sentence := _obstacle(one, of.tolerance_mib))]
-    whole = sum(not one.is_mig for one in of.devices)
-    return max(0, len(found) - max(0, whole - of.offered)), found
+    return max(0, len(found) - _withdrawn(of)), found
+
+
+def _withdrawn(of: Sources) -> int:
+    """Return how many devices the device plugin does not offer."""
+    return max(0, sum(not one.is_mig for one in of.devices) - of.offered)
+
+
+# GPUs that accept no work after the pods that have them ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A device that pods have, and that accepts no work after them."""
+
+    by: Sequence[WholeHolder] = ()
+    """Empty for a shared GPU."""
+    shared: Collection[str] = ()
+    """The names of the shared GPUs whose reservation pods have the device."""
+
+
+def has_unusable(report: GpuNode | None, tolerance_mib: int) -> bool:
+    """Whether a report shows a device that accepts no work: then it matters which pods have whole devices."""
+    return report is not None and any(_obstacle(device, tolerance_mib) for device in report.devices)
+
+
+def _unusable(
+    of: Sources, taken: Container[DeviceUuid], claims: Mapping[str, _Claim]
+) -> tuple[list[Device], list[_Held]]:
+    """Return the devices that accept no work and were reported as held: by pods that are gone, and by others.
+
+    A report is older than the watch of pods: without this, a device would count as free from the end of its pod to the
+    next report, and as room for those whom the pod is evicted for.
+    """
+    gone, held = list[Device](), list[_Held]()
+    for device in of.agent.devices if of.agent and of.agent.kubelet_answers else ():
+        if device.is_mig or not device.holders or not _obstacle(device, of.tolerance_mib):
+            continue
+        pods = [one for one in of.whole if is_held_by(device, one)]
+        shared = [pod.reserves for pod in of.reservations if is_held_by(device, pod) and pod.reserves in claims]
+        if pods or shared:
+            held.append(_Held(pods, shared))
+        elif device.uuid not in taken:
+            gone.append(device)
+    return gone, held
+
+
+def _by_pod(held: Iterable[_Held]) -> Mapping[PodUid, int]:
+    """Return how many unusable devices each pod has, but no more than its node is charged with."""
+    gpus = {one.uid: one.gpus for each in held for one in each.by}
+    found = Counter(one.uid for each in held for one in each.by)
+    return {uid: min(number, gpus[uid]) for uid, number in found.items() if gpus[uid]}
+
+
+def _leaving(held: Collection[_Held], shared: Iterable[SharedGpu]) -> int:
+    """Return how many unusable devices are held by pods that are being deleted, and by no others."""
+    holds = {each.name: each.hold for each in shared}
+    whole = [each for each in held if each.by and all(one.hold is Hold.LEAVING for one in each.by)]
+    parts = sum(all(holds[name] is Hold.LEAVING for name in each.shared) for each in held if not each.by)
+    return sum(_by_pod(whole).values()) + parts
 
 
 def _obstacle(device: Device, tolerance_mib: int) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import TypeVar
 
-from app.cluster.gpus.shared_gpus import Part
+from app.cluster.gpus.shared_gpus import Part, WholeHolder
 from app.model.names import NodeName, PodUid
 from app.model.pod import NODE_NAME_FIELD, Pod
 
@@ -39,6 +39,30 @@ class HeldParts:
     def holders_on(self, node: NodeName) -> Collection[PodUid]:
         """Return the pods that hold parts on a node."""
         return tuple(self._on.get(node, ()))
+
+
+class WholeHolders:
+    """The bound pods that may have whole GPUs, by node: there are many. Only `Gpus` calls `put`."""
+
+    def __init__(self) -> None:
+        """Start without pods."""
+        self._on: dict[NodeName, dict[PodUid, WholeHolder]] = {}
+
+    def put(self, uid: PodUid, holder: WholeHolder | None, *, was_on: NodeName | None) -> Collection[NodeName]:
+        """Store a pod that may have whole GPUs, None when it has none or is gone; return the affected nodes.
+
+        `was_on`: the node where the pod was charged before.
+        """
+        before = self._on.get(was_on, {}).get(uid) if was_on is not None else None
+        if before is not None:
+            _discard(self._on, before.node, uid)
+        if holder is not None:
+            self._on.setdefault(holder.node, {})[uid] = holder
+        return () if holder == before else dict.fromkeys(one.node for one in (before, holder) if one is not None)
+
+    def on(self, node: NodeName) -> Collection[WholeHolder]:
+        """Return the pods that may have whole GPUs of a node; the caller must not keep the value."""
+        return self._on.get(node, {}).values()
 
 
 class GpuReservations:

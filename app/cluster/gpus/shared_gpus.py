@@ -49,6 +49,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WholeHolder:
+    """A pod that is bound and may have whole GPUs of its node."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    node: NodeName
+    gpus: int
+    """How many its node is charged with; 0 where claims are charged instead."""
+    hold: Hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedGpu:
     """A GPU of which pods hold parts, or for which a reservation pod exists."""
 
@@ -114,16 +127,32 @@ class NodeGpus:
     """Bit i is set when device i of the agent's list is idle and accepts work."""
     held: Mapping[Hold, int] = field(default_factory=dict)
     """How many whole GPUs are held for parts, by hold."""
+    unusable: Mapping[PodUid, int] = field(default_factory=dict)
+    """By pod, how many of its GPUs accept no work when the pod is gone."""
+    unusable_leaving: int = 0
+    """How many GPUs accept no work when the pods that are being deleted are gone."""
 
     @property
     def listed(self) -> tuple[SharedDevice, ...]:
         """Return what the planner sees of them."""
         return tuple(each.listed for each in self.shared)
 
+    @property
+    def leaving(self) -> int:
+        """How many whole GPUs held for parts, less those that accept no work, become free with pods being deleted."""
+        return self.held.get(Hold.LEAVING, 0) - self.unusable_leaving
+
     def is_like(self, before: "NodeGpus") -> bool:
         """Whether nothing differs except the texts of the reasons, which state how much memory is used now."""
         one, other = (
-            (each.blocked, each.idle, each.held, [replace(gpu, reason=str(bool(gpu.reason))) for gpu in each.shared])
+            (
+                each.blocked,
+                each.idle,
+                each.held,
+                each.unusable,
+                each.unusable_leaving,
+                [replace(gpu, reason=str(bool(gpu.reason))) for gpu in each.shared],
+            )
             for each in (self, before)
         )
         return one == other
@@ -132,7 +161,7 @@ class NodeGpus:
         """Whether a pod may find room here that found none before; False is always right, True may be wrong."""
         if self.blocked < before.blocked or sum(self.held.values()) < sum(before.held.values()):
             return True
-        if self.held.get(Hold.LEAVING, 0) > before.held.get(Hold.LEAVING, 0):
+        if self.leaving > before.leaving or sum(self.unusable.values()) < sum(before.unusable.values()):
             return True
         there = {each.name: each.listed for each in before.shared if each.is_open}
         return any(_frees(each.listed, there.get(each.name)) for each in self.shared if each.is_open)
@@ -156,6 +185,7 @@ class Sources:
     parts: Collection[Part]
     reservations: Collection[Pod]
     """The reservation pods for this node, also those that are being deleted."""
+    whole: Collection[WholeHolder] = ()
     closing: Container[str] = ()
     """Shared GPUs whose reservation pod Leeboard is removing."""
     doubted: Container[str] = ()

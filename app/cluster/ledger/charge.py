@@ -97,7 +97,9 @@ class DeviceCharge(NamedTuple):
     kept: int = 0
     """Devices of which pods have parts, or that accept no work."""
     leaving: int = 0
-    """Devices where every pod with a part is being deleted, or has ended."""
+    """Devices where every pod with a part is being deleted, or has ended. Less one for each device of any pods being
+    deleted that accepts no work after them: it counts as kept.
+    """
     awaited: int = 0
     """Devices where every pod with a reserved part waits until other pods are gone."""
 

@@ -138,7 +138,7 @@ class Settlement:
         self._claim_charges.follow_pod(uid, pod, charge)
         if pod is None or (charge is not None and charge.node is not None):
             self._assumed.end(uid)
-        nodes = self.gpu_books.share(uid, pod, charge)
+        nodes = self.gpu_books.share(uid, pod, charge, before=before)
         self.labelled.put(uid, pod, charge.node if charge else None)
         if before is not None and before.node is not None and charge != before and before.frees(charge):
             self._changes.relieve(before.node)

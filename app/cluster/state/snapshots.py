@@ -94,6 +94,7 @@ class Snapshots:
             shared=self._gpus.listed(),
             idle_devices=self._gpus.idle(table),
             blocked_devices=self._gpus.blocked(),
+            unusable_devices=self._gpus.unusable(),
             mix=self._arrivals.last,
         )
 
@@ -122,5 +123,6 @@ class Snapshots:
             shared=self._gpus.listed(),
             idle_devices=self._gpus.idle(table),
             blocked_devices=self._gpus.blocked(),
+            unusable_devices=self._gpus.unusable(),
             mix=self._arrivals.last,
         )

@@ -83,7 +83,7 @@ class Recheck:
         freed = self._summed((eviction.node, eviction.pod) for eviction in deal.evictions)
         for node, load in freed.items():
             kept = sum(hold is Hold.KEPT for hold in self._whole_again(node, deal).values())
-            freed[node] = _with_devices(load, kept)
+            freed[node] = _with_devices(load, kept - self._unusable(node, deal))
         return all(room.is_free_later(node, load, freed.get(node, NO_LOAD)) for node, load in wanted.items())
 
     def _has_parts(self, deal: PlanBatch, places: Collection[Placement]) -> bool:
@@ -113,6 +113,11 @@ class Recheck:
 
     def _whole_again(self, node: NodeName, deal: PlanBatch) -> Mapping[str, Hold]:
         return self._cache.room.whole_again(node, {eviction.pod for eviction in deal.evictions})
+
+    def _unusable(self, node: NodeName, deal: PlanBatch) -> int:
+        """Return how many GPUs of the pods to be evicted accept no work after them."""
+        unusable = self._cache.gpus.on(node).unusable
+        return sum(unusable.get(eviction.pod, 0) for eviction in deal.evictions if eviction.node == node)
 
     def _charge(self, start: Start) -> bool:
         """Charge a start to its queue; return False if other pods have used up the quota since."""

@@ -97,12 +97,21 @@ class FreeResources(Copied):
         """The amounts of a pod that requests a resource that no node has."""
         return [UNLIMITED] * self.free.shape[0]
 
-    def taken(self, pod: Pod) -> Sequence[int]:
-        """Return what the pod takes of each row. Some node must have every requested resource."""
+    def taken(self, pod: Pod, column: int | None = None) -> Sequence[int]:
+        """Return what the pod takes of each row. Some node must have every requested resource.
+
+        With the column of its own node: without its GPUs that take no pods after it. It leaves them taken.
+        """
         amounts = self.amounts(pod)
         if amounts is None:
             raise ValueError(f"{pod} requests a resource that no node has")
-        return amounts
+        return self._of_node(pod, amounts, column)
+
+    def _of_node(self, pod: Pod, amounts: Sequence[int], column: int | None) -> Sequence[int]:
+        node, unusable = self._snapshot.unusable_devices.get(pod.uid, (None, 0))
+        if not unusable or column is None or column != self.column(node):
+            return amounts
+        return [amount - GPU_MILLI * unusable if row == GPU else amount for row, amount in enumerate(amounts)]
 
     def room_now(self, amounts: Sequence[int], sharing: Sharing | None) -> Mask:
         """Return the nodes with room for these amounts and parts now, shape [node]."""
@@ -193,7 +202,7 @@ class FreeResources(Copied):
     def take(self, seat: Assignment) -> None:
         """Assign the pod to the place."""
         pod, column = seat.pod, seat.column
-        amounts = np.array(self.taken(pod), dtype=np.int64)
+        amounts = np.array(self.taken(pod, column), dtype=np.int64)
         self.future[:, column] -= amounts
         if not seat.later:
             self.free[:, column] -= amounts
@@ -218,7 +227,7 @@ class FreeResources(Copied):
             self._leave_claim(claim)
         amounts = self.amounts(pod)
         if amounts is not None:
-            self.future[:, column] += np.array(amounts, dtype=np.int64)
+            self.future[:, column] += np.array(self._of_node(pod, amounts, column), dtype=np.int64)
         if pod.sharing is not None:
             self.future[GPU, column] += GPU_MILLI * self.devices.give_back(pod.sharing, column, placed.devices)
         self.neighbours.remove(pod, column)
@@ -235,7 +244,7 @@ class FreeResources(Copied):
 
     def leave(self, seat: Assignment) -> None:
         """Remove a pod of the plan from the place for which it was to wait; whole devices only."""
-        self.future[:, seat.column] += np.array(self.taken(seat.pod), dtype=np.int64)
+        self.future[:, seat.column] += np.array(self.taken(seat.pod, seat.column), dtype=np.int64)
         self.neighbours.remove(seat.pod, seat.column)
         self.changes += 1
         self.remembered.touch(seat.column)
@@ -245,7 +254,7 @@ class FreeResources(Copied):
         if seat.later:
             return seat
         pod, column = seat.pod, seat.column
-        self.free[:, column] += np.array(self.taken(pod), dtype=np.int64)
+        self.free[:, column] += np.array(self.taken(pod, column), dtype=np.int64)
         if pod.sharing is not None:
             self.free[GPU, column] += GPU_MILLI * self.devices.postpone(pod.sharing, column, seat.devices)
         self.changes += 1

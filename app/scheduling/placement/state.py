@@ -203,7 +203,9 @@ class PlacementState(Copied):
         counts, because new pods on the node may violate the pod's terms.
         """
         amounts = self.stock.amounts(pod)
-        if amounts is None or not self.stock.has_room_later(amounts, pod.sharing, column):
+        if amounts is None:
+            return False
+        if not self.stock.has_room_later(self.stock.taken(pod, column), pod.sharing, column):
             return False
         is_alone = not pod.near and pod.labels is None
         return is_alone or bool(self.stock.neighbours.mask(pod)[column])

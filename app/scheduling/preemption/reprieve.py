@@ -106,7 +106,7 @@ class _Places:
             column = moved.seat.column if moved is not None and moved.seat is not None else self._stock.column(one.node)
             if column is not None and one.pod.sharing is None:
                 before = self._slots(np.array([column]))
-                self._room[:, column] += np.array(self._stock.taken(one.pod), dtype=np.int64)
+                self._room[:, column] += np.array(self._stock.taken(one.pod, column), dtype=np.int64)
                 self.spare += self._slots(np.array([column])) - before
 
     def kept(self, lost: Iterable[VictimBatch]) -> Sequence[VictimBatch]:
@@ -148,9 +148,10 @@ class _Places:
         """Return the remaining room of the nodes with these pods, by column; empty if a node has no room for them."""
         rooms: dict[int, list[int]] = {}
         for one in staying:
-            column, amounts = self._stock.column(one.node), self._stock.amounts(one.pod)
-            if column is None or amounts is None:
+            column = self._stock.column(one.node)
+            if column is None or self._stock.amounts(one.pod) is None:
                 return {}
+            amounts = self._stock.taken(one.pod, column)
             room = rooms.setdefault(column, self._room[:, column].tolist())
             for row, amount in enumerate(amounts):
                 room[row] -= amount
