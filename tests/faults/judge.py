@@ -18,7 +18,7 @@ from tests.faults.machines import healthy_gpus
 from tests.faults.processes import Process
 from tests.faults.script import Operation
 from tests.faults.servable import servable
-from tests.faults.truth import Group, Truth, group_of, is_of_job, is_reservation, leaves, shares
+from tests.faults.truth import Group, Truth, group_of, is_of_job, is_reservation, is_unreadable, leaves, shares
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -89,6 +89,8 @@ class Judge:
         self._used_at: dict[str, float] = {}
         """When a pod was last bound to a node."""
         self._node_changed: dict[str, float] = {}
+        self._unread_since: dict[str, float] = {}
+        """When the first pod came to a node whose amounts cannot be read."""
         self._queues_changed = -1e9
         self._partly_since: dict[Group, float] = {}
         self._reserved_since: dict[tuple[Process, str], float] = {}
@@ -216,6 +218,8 @@ class Judge:
         self._judge_identity(process, pod, node, current)
         self._judge_node(current, node)
         self._judge_devices(current, node, marks)
+        if is_unreadable(current) and node not in self._truth.unread_nodes():
+            self._unread_since[node] = self._world.now
         if is_of_job(current):
             self._judge_queue(current, node)
             self._judge_gang(process, current)
@@ -242,6 +246,9 @@ class Judge:
             if not self._is_blind() and not self._has_changed(name):
                 self.say("node", f"{pod['metadata']['name']} is bound to {name}, which does not exist")
             return
+        closed_for_s = self._world.now - self._unread_since.get(name, self._world.now)
+        if is_of_job(pod) and name in self._truth.unread_nodes() and closed_for_s > CHANGED_S and not self._is_blind():
+            self.say("unread", f"{pod['metadata']['name']} is bound to {name}, where a pod's amounts cannot be read")
         used = self._truth.used()[name].copy()
         asked = requests(pod)
         used.update(asked)

@@ -17,6 +17,7 @@ from app.cluster.groups.staleness import Staleness
 from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.cluster.state.limits import QueueLimits
 from app.cluster.state.promises import Promises
+from app.cluster.state.unread import UnreadPods
 from app.control.cycle.preemptions import PendingPreemptions
 from app.control.cycle.waker import Waker
 from app.control.informers.feed import Feed
@@ -140,6 +141,7 @@ FAULTS: tuple[Planted, ...] = (
     Planted("stale gangs stay", ((Staleness, "age", _always(())),)),
     Planted("an unknown outcome counts as a refusal", ((BindOutcomes, "find_out", _surely_undone),)),
     Planted("deletions are not applied", ((Feed, "_delete", _always(None)),)),
+    Planted("a node with a pod that cannot be read takes pods", ((UnreadPods, "replace", _always([])),)),
     Planted("nobody is woken", ((Waker, "wake", _always(None)),)),
 )
 

@@ -58,9 +58,13 @@ def _within_quota(truth: Truth, pods: Sequence[RawObject]) -> bool:
 
 
 def _fits(api: ApiServer, truth: Truth, pods: Sequence[RawObject]) -> bool:
-    used = truth.used()
+    used, closed = truth.used(), truth.unread_nodes()
     for pod in pods:
-        nodes = (node for node in api.objects(Resource.NODES) if is_ready(node) and not _is_odd(api, node))
+        nodes = (
+            node
+            for node in api.objects(Resource.NODES)
+            if is_ready(node) and not _is_odd(api, node) and node["metadata"]["name"] not in closed
+        )
         place = next((node for node in nodes if truth.room(pod, node, used)), None)
         if place is None:
             return False

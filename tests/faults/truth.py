@@ -39,6 +39,10 @@ class Truth:
             found[pod["spec"]["nodeName"]].update(requests(pod))
         return found
 
+    def unread_nodes(self) -> set[str]:
+        """Return the nodes with a pod that holds amounts that nobody can read: how much room they have is unknown."""
+        return {pod["spec"]["nodeName"] for pod in self.bound() if is_unreadable(pod)}
+
     def parts(self) -> Mapping[str, int]:
         """Return the memory that is given away of each shared GPU, in MiB."""
         found: Counter[str] = Counter()
@@ -113,6 +117,14 @@ class Truth:
 
 def is_of_job(pod: RawObject) -> bool:
     return JOB_LABEL in pod["metadata"].get("labels", {})
+
+
+def is_unreadable(pod: RawObject) -> bool:
+    """Whether the overhead of a pod is no amount, as that of some hostile pods; this kube-scheduler ignores it."""
+    try:
+        return any(milli(str(amount)) < 0 for amount in pod["spec"].get("overhead", {}).values())
+    except (KeyError, ValueError):
+        return True
 
 
 def is_reservation(pod: RawObject) -> bool:
