@@ -37,8 +37,6 @@ REST_S, STARTS_S = 60.0, 30.0
 """How long a quiet cluster has written nothing at the end, and how long a start explains writes: room that is kept for
 a PodGroup that has waited for long is given away after a time, so even a quiet cluster may start a pod.
 """
-BURST_S, TIMER_S = 30.0, 240.0
-"""A burst of writes after so long a silence is the end of a timer, not unrest."""
 MOST_ROUNDS = 4
 """How often victims may leave for one group before it starts."""
 ROUND_S = 5.0
@@ -95,8 +93,6 @@ class Judge:
         self._partly_since: dict[Group, float] = {}
         self._reserved_since: dict[tuple[Process, str], float] = {}
         self._last_write: tuple[float, str] = (0.0, "")
-        self._rested = 0.0, 0.0
-        """When the last burst of writes began, and how long nothing was written before it."""
         self._blind_until = SETTLED_S
         self._lost_until = 0.0
         self._waited: dict[Group, Refusal | None] = {}
@@ -175,9 +171,6 @@ class Judge:
         self._world.note_write(process, verb, target, outcome)
         self.counts[verb] += 1
         if process is not None and process.name == "leeboard" and verb not in STEADY:
-            silent_s = self._world.now - self._last_write[0]
-            if silent_s > BURST_S:
-                self._rested = self._world.now, silent_s
             self._last_write = self._world.now, f"{verb} of {target}: {outcome}"
         if verb in {"evict", "delete_pod"} and outcome == "done":
             self._note_eviction(target)
@@ -394,11 +387,8 @@ class Judge:
     def check_end(self) -> None:
         """Judge the quiet end: it is at rest, every pod has a place or a true reason, and nothing is left behind."""
         last_at, last = self._last_write
-        begun_at, rested_s = self._rested
-        # Room that is kept for a PodGroup is given up after minutes, and others wait for another reason then.
-        is_timer = rested_s >= TIMER_S and last_at - begun_at < BURST_S
         started_at = max(self._used_at.values(), default=-1e9)
-        if last_at > self._world.script.end_at - REST_S and started_at < last_at - STARTS_S and not is_timer:
+        if last_at > self._world.script.end_at - REST_S and started_at < last_at - STARTS_S:
             self.say("no rest", f"the last write was at {last_at:.1f} s: {last}")
         active = self._world.active()
         if active is None:

@@ -294,3 +294,18 @@ def test_the_message_does_not_say_that_a_younger_podgroup_of_higher_priority_has
         "Queue q reserves the rest of its fair share for a PodGroup that is ahead of this one and "
         "has waited for a long time."
     )
+
+
+@pytest.mark.parametrize("queue", ["q", "other"])
+def test_a_pod_without_room_has_the_same_cause_while_nodes_are_kept_and_afterwards(queue: str) -> None:
+    queues = [given.queue("q", deserved=2), given.queue("other")]
+    first = given.group(given.pod("first", gpus=2), created_at=0.0)
+    second = given.group(given.pod("second", queue=queue), created_at=NOW)
+    full = given.snapshot([given.node("a", gpus=2)], queues, [running("r", "a", gpus=2), first, second])
+
+    before = plan(full, AGEING, now=NOW)
+    after = kept(full, before, 601)
+
+    assert (before.aged, after.aged) == (first.key, None)
+    assert before.refusals[second.key].cause == after.refusals[second.key].cause
+    assert "too few GPUs (requested 1, at most 0 free)" in before.refusals[second.key].sentence

@@ -236,7 +236,7 @@ def test_a_change_elsewhere_does_not_change_the_message(world: World) -> None:
 def test_a_short_plan_gives_the_same_message_about_a_share_kept_for_an_aged_podgroup() -> None:
     firm = given.group(running=[given.placed(given.pod("firm"), "a")], preemptible=False, min_member=1)
     old = replace(given.group(given.pod("old", gpus=2)), created_at=0.0)
-    young = replace(given.group(given.pod("young", gpus=2)), created_at=900.0)
+    young = replace(given.group(given.pod("young", gpus=1)), created_at=900.0)
     snapshot = given.snapshot([given.node("a", gpus=2)], [given.queue("q", deserved=2)], [old, young, firm])
     full = plan(snapshot, Policy(), now=NOW)
 

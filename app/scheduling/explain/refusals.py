@@ -19,7 +19,7 @@ from app.scheduling.placement import fit, gang
 from app.scheduling.placement.exclusions import refused
 from app.scheduling.placement.labels import labels_of
 from app.scheduling.placement.rivals import ReservedRoom, Rivals
-from app.scheduling.placement.state import PlacementState
+from app.scheduling.placement.state import PlacementState, Timing
 from app.scheduling.queues.wording import amount_text
 
 MOST_RENEWED = 200
@@ -32,20 +32,41 @@ def no_room(group: PodGroup, pods: Sequence[Pod], board: PlacementState, rivals:
     Equal pods share the explanation until a pod takes room: ten thousand equal pods may wait for one cause.
     """
     apart = gang.refusal(board, group, pods)
-    if apart is not None:
-        return _behind(_no_domain(apart, pods, board, rivals.promises), group, pods, rivals)
-    shape = board.common_shape(pods)
+    shape = board.common_shape(pods) if apart is None else None
     if shape is None:
-        return _behind(_explain(pods, board, rivals), group, pods, rivals)
+        return _behind(_cause(group, pods, board, rivals, apart), group, pods, rivals)
     # A group that was already served is not told that it is behind other PodGroups, or behind itself.
     key = (len(pods), shape, rivals.has_served(group.key), board.is_closed)
     seen, known = board.explained.get(key, (-1, None))
     if known is not None and (seen == board.stock.changes or board.renewed >= MOST_RENEWED):
         return known
     board.renewed += known is not None
-    found = _behind(_explain(pods, board, rivals), group, pods, rivals)
+    found = _behind(_cause(group, pods, board, rivals, apart), group, pods, rivals)
     board.explained[key] = board.stock.changes, found
     return found
+
+
+def may_fit_when_open(group: PodGroup, pods: Sequence[Pod], board: PlacementState) -> bool:
+    """Return whether the pods may find room if no nodes are withheld from them. False is certain."""
+    with board.opened():
+        if gang.refusal(board, group, pods) is not None:
+            return False
+        # The search in domains has a budget for each PodGroup, and nothing is placed here.
+        is_searched_in_domains = group.root is not None and any(group.root.constrained())
+        return is_searched_in_domains or gang.place(board.copy(), group, pods, timing=Timing.NOW_OR_LATER) is not None
+
+
+def _cause(
+    group: PodGroup, pods: Sequence[Pod], board: PlacementState, rivals: Rivals, apart: Refusal | None
+) -> Refusal:
+    """Explain; `apart` is the refusal of the topology. Withheld nodes are a cause only for pods that may fit there.
+
+    Nodes are withheld for some minutes, and again later: a PodGroup that does not fit there has the same cause always.
+    """
+    if board.closes_nodes and not may_fit_when_open(group, pods, board):
+        with board.opened():
+            return _cause(group, pods, board, rivals, gang.refusal(board, group, pods))
+    return _explain(pods, board, rivals) if apart is None else _no_domain(apart, pods, board, rivals.promises)
 
 
 def _behind(refusal: Refusal, group: PodGroup, pods: Sequence[Pod], rivals: Rivals) -> Refusal:

@@ -3,7 +3,8 @@
 `free_resources` tells what is free. A copy of a placement state is a what-if.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -233,6 +234,20 @@ class PlacementState(Copied):
         if closed is not None:
             mask = mask & ~closed
         return mask if self.withheld is None or not self.is_closed else mask & ~self.withheld
+
+    @property
+    def closes_nodes(self) -> bool:
+        """Whether nodes are withheld from the PodGroup that is being placed."""
+        return self.withheld is not None and self.is_closed
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open the withheld nodes to the PodGroup for a while."""
+        before, self.is_closed = self.is_closed, False
+        try:
+            yield
+        finally:
+            self.is_closed = before
 
     def _own_mask(self, pod: Pod) -> Mask | None:
         """Return the nodes that satisfy what is specific to this pod, shape [node]; None when nothing is specific."""

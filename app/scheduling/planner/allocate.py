@@ -172,7 +172,9 @@ class Allocation:
         if refusal is not None:
             return None, refusal
         if self._draft.kept_nodes is not None and self._draft.is_share_kept_from(group):
-            return None, ageing.refusal(group)
+            # For a group without room, the share is no cause: it is kept for some minutes, and again later.
+            may_fit = refusals.may_fit_when_open(group, chunk, self._state.board)
+            return None, ageing.refusal(group) if may_fit else None
         seats = self._draft.keeping.start(group, chunk)
         return seats, self._state.too_dear if seats is None else None
 
