@@ -100,6 +100,8 @@ class DeviceClaim:
     """The node of the allocated devices; None when they are not bound to one node."""
     owner: PodUid | None = None
     """The pod for which the claim was created from a template, or for an extended resource."""
+    is_allocation_unread: bool = False
+    """It may hold devices that could not be read."""
     for_extended_resource: bool = False
     """kube-scheduler created it for an extended resource: the containers of its pod are charged, not the claim."""
     problem: str = ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from app.cluster.decode.parts import items
 from app.cluster.decode.pods import QUEUE_LABELS
 from app.cluster.decode.reading import MOST_ITEMS, DecodeError, Fields, ObjectReading, identified
 from app.model.dra import AllocatedDevice, ClaimKey, DeviceClaim, DeviceClass, DeviceId, DeviceRequest
@@ -26,18 +27,20 @@ def resource_claim(raw: object) -> DeviceClaim:
     spec, status = reading.mapping(fields, "spec"), reading.mapping(fields, "status")
     devices = reading.mapping(spec, "devices")
     constraints = reading.mappings(devices, "constraints", most=MOST_REQUESTS)
-    allocation = status.get("allocation")
-    allocated = None if allocation is None else _allocated(reading, reading.mapping(status, "allocation"))
+    held = ObjectReading()
+    allocation = None if status.get("allocation") is None else held.mapping(status, "allocation")
+    allocated = None if allocation is None else _allocated(held, allocation)
     return DeviceClaim(
         key=key,
         queue=_queue(reading, metadata),
         requests=tuple(_request(reading, each) for each in reading.mappings(devices, "requests", most=MOST_REQUESTS)),
         matched=tuple(filter(None, (reading.name(each, "matchAttribute") for each in constraints))),
         allocated=allocated,
-        node=None if allocation is None else _node(reading, reading.mapping(status, "allocation")),
-        owner=_owner(reading, metadata),
+        node=None if allocation is None else _node(held, allocation),
+        is_allocation_unread=bool(held.problem) or not isinstance(fields.get("status"), dict | None),
+        owner=_owner(metadata),
         for_extended_resource=reading.mapping(metadata, "annotations").get(FOR_EXTENDED_RESOURCE) == "true",
-        problem=reading.problem,
+        problem=reading.problem or held.problem,
     )
 
 
@@ -71,8 +74,8 @@ def _queue(reading: ObjectReading, metadata: Fields) -> QueueName:
     return NO_QUEUE
 
 
-def _owner(reading: ObjectReading, metadata: Fields) -> PodUid | None:
-    for each in reading.mappings(metadata, "ownerReferences"):
+def _owner(metadata: Fields) -> PodUid | None:
+    for each in items(metadata, "ownerReferences")[:MOST_ITEMS]:
         if each.get("kind") == "Pod" and each.get("controller") is True and isinstance(each.get("uid"), str):
             return PodUid(each["uid"])
     return None

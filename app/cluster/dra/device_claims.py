@@ -7,6 +7,7 @@ and again from the end of the pod until the claim is released.
 
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from app.cluster.dra.demands import ClaimDemands
@@ -22,7 +23,21 @@ from app.model.quantity import shown
 MOST_TERMS = 256
 """Of the constraint of a pod with claims."""
 
-UNREAD_CLAIMS = "Leeboard cannot list ResourceClaims now; its /readyz says why"
+MOST_PLACES = 8
+"""Requests for different devices that narrow the nodes of one pod."""
+
+MOST_MADE = 64
+"""Claims that name one pod as their owner. Further ones count as if the pod were not known."""
+
+UNREAD_CLAIMS = "Leeboard cannot list ResourceClaims, DeviceClasses or ResourceSlices now; its /readyz says why"
+
+
+class Listing(Enum):
+    """The kinds without which it is not known what a claim costs."""
+
+    CLAIMS = "claims"
+    CLASSES = "classes"
+    SLICES = "slices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,8 @@ class Followed:
     """They are to be charged again."""
     pods: Collection[PodUid] = ()
     """Their claims are to be resolved again."""
+    has_other_names: bool = False
+    """Other extended resources stand for classes."""
 
 
 class DeviceClaims:
@@ -56,7 +73,8 @@ class DeviceClaims:
         """The pods that need devices of claims, as the watch shows them."""
         self._shared: dict[ClaimKey, DeviceClaim] = {}
         """The claims that no pod alone owns."""
-        self._is_listed = True
+        self._unlisted: dict[Listing, None] = {}
+        """The kinds that are not listed yet."""
 
     # Queries ----------------------------------------------------------------------------------------------------------
 
@@ -79,15 +97,16 @@ class DeviceClaims:
         own: list[DeviceDemand] = []
         shared: list[ResourceClaim] = []
         pins: list[Requirement] = []
-        lacks = pod.lacks_claim
-        for name in pod.claim_names:
+        lacks, problem = pod.lacks_claim, ""
+        for name in dict.fromkeys(pod.claim_names):
             key = ClaimKey(pod.namespace, name)
             claim = self._claims.get(key)
-            if claim is None:
+            problem = problem or (f"ResourceClaim {shown(name)}: {claim.problem}" if claim and claim.problem else "")
+            if claim is None or (self._unlisted and pod.node is None):
                 lacks = lacks or ("" if pod.node is not None else self._unknown(name))
             elif claim.owner == pod.uid:
                 own.append(self._of_own(claim, pod, pins))
-            elif (demand := self._demand(claim)) != NO_DEMAND:
+            elif (demand := self._demands.of(claim)) != NO_DEMAND:
                 shared.append(_as_shared(claim, demand))
                 own.append(DeviceDemand(places=() if claim.allocated is not None else demand.places))
         by_name, scalars = self._demands.by_name(pod.scalars)
@@ -102,22 +121,20 @@ class DeviceClaims:
             constraint=pod.constraint if pod.node is not None else _narrowed(pod.constraint, total, pins),
             claims=tuple(shared),
             lacks_claim=lacks,
+            problem=pod.problem or ("" if pod.node is not None else problem),
         )
 
     def _unknown(self, name: str) -> str:
-        return shown(name) if self._is_listed else f"{shown(name)} ({UNREAD_CLAIMS})"
+        return f"{shown(name)} ({UNREAD_CLAIMS})" if self._unlisted else shown(name)
 
     def _of_own(self, claim: DeviceClaim, pod: Pod, pins: list[Requirement]) -> DeviceDemand:
-        demand = self._demand(claim)
-        if claim.allocated is None or pod.node is not None or claim.for_extended_resource:
+        demand = self._demands.of(claim)
+        if claim.allocated is None or pod.node is not None:
             return demand
         if claim.node is not None:
             pins.append(Requirement(NODE_NAME_FIELD, Operator.IN, (claim.node,)))
         # The claim holds the devices itself.
         return DeviceDemand(cost_milli=demand.cost_milli)
-
-    def _demand(self, claim: DeviceClaim) -> DeviceDemand:
-        return NO_DEMAND if claim.for_extended_resource else self._demands.of(claim)
 
     def devices(self, node: NodeName) -> NodeDevices:
         """Count the devices of a node that claims can get."""
@@ -130,9 +147,19 @@ class DeviceClaims:
         """Return the allocated claims that several pods may use, each with its node."""
         return ((claim, claim.node) for claim in self._shared.values() if claim.node is not None)
 
-    def users(self, key: ClaimKey) -> Collection[Pod]:
-        """Return the pods that use a claim, as the watch shows them."""
-        return [self._pods[uid] for uid in self._users.get(key, ())]
+    def is_leaving(self, key: ClaimKey) -> bool:
+        """Return whether every pod that uses a claim is being deleted; then the claim is released soon."""
+        return all(self._pods[uid].deleting for uid in self._users.get(key, ()))
+
+    def is_charged_to_owner(self, claim: DeviceClaim, node: NodeName | None) -> bool:
+        """Return whether the pod for which a claim was created is charged with its devices, on this node."""
+        owner = None if claim.owner is None else self._pods.get(claim.owner)
+        if owner is None or owner.namespace != claim.key.namespace:
+            return False
+        if claim.key.name in owner.claim_names:
+            return owner.node is not None and owner.node == node
+        # For an extended resource the containers are charged, unless a pod makes use of the claim by its name.
+        return claim.for_extended_resource and list(self._users.get(claim.key, ())) == [owner.uid]
 
     def held_by(self, claim: DeviceClaim) -> DeviceDemand:
         """Return what a claim demands of its node."""
@@ -143,7 +170,8 @@ class DeviceClaims:
     def put_pod(self, pod: Pod) -> Collection[ClaimKey]:
         """Store a pod, as the watch shows it; return the claims that are to be charged again."""
         keys = tuple(ClaimKey(pod.namespace, name) for name in pod.claim_names)
-        keys += tuple(key for key in self._made_for.get(pod.uid, ()) if key not in keys)
+        made = (key for key in self._made_for.get(pod.uid, ()) if key.namespace == pod.namespace and key not in keys)
+        keys = tuple(dict.fromkeys((*keys, *made)))
         before = self._pods.get(pod.uid)
         known = self._keys.get(pod.uid, ())
         self._pods[pod.uid] = pod
@@ -175,9 +203,8 @@ class DeviceClaims:
     def put_claim(self, claim: DeviceClaim) -> Followed:
         """Store a claim."""
         before = self._claims.get(claim.key)
-        if claim.problem and before is not None:
-            # It may hold more than can be read.
-            claim = replace(before, problem=claim.problem)
+        if claim.is_allocation_unread and before is not None:
+            claim = replace(claim, allocated=before.allocated, node=before.node)
         return Followed() if before == claim else self._replaced(claim.key, before, claim)
 
     def drop_claim(self, key: ClaimKey) -> Followed:
@@ -202,18 +229,18 @@ class DeviceClaims:
                 self._held.setdefault(now.node, {})[key] = None
             if now.owner is None:
                 self._shared[key] = now
-            else:
-                self._made_for.setdefault(now.owner, {})[key] = None
+            elif len(made := self._made_for.setdefault(now.owner, {})) < MOST_MADE:
+                made[key] = None
         nodes = dict.fromkeys(one.node for one in (before, now) if one is not None and one.node is not None)
         return Followed(nodes, (key,), pods)
 
     def put_class(self, stated: DeviceClass) -> Followed:
         """Store a class."""
-        return self._all() if self._demands.put_class(stated) else Followed()
+        return replace(self._all(), has_other_names=True) if self._demands.put_class(stated) else Followed()
 
     def drop_class(self, name: str) -> Followed:
         """Forget a class."""
-        return self._all() if self._demands.drop_class(name) else Followed()
+        return replace(self._all(), has_other_names=True) if self._demands.drop_class(name) else Followed()
 
     def put_slice(self, stated: ResourceSlice) -> Followed:
         """Store a slice."""
@@ -232,13 +259,13 @@ class DeviceClaims:
         return self._after(self.pools.drop_rule(name))
 
     def doubt(self) -> None:
-        """Let pods with claims wait until `trust`: the claims are not listed yet."""
-        self._is_listed = False
+        """Let pods with claims wait until `trust` was called for each kind."""
+        self._unlisted = dict.fromkeys(Listing)
 
-    def trust(self) -> Followed:
-        """Note that all claims are listed."""
-        self._is_listed = True
-        return Followed(pods=tuple(self._pods))
+    def trust(self, kind: Listing) -> Followed:
+        """Note that all objects of a kind are listed."""
+        self._unlisted.pop(kind, None)
+        return Followed() if self._unlisted else Followed(pods=tuple(self._pods))
 
     def _after(self, changed: tuple[Collection[NodeName], bool]) -> Followed:
         nodes, has_other_models = changed
@@ -271,14 +298,13 @@ def _narrowed(stated: Constraint, demand: DeviceDemand, pins: list[Requirement])
     """Return the constraint of a pod that also needs the devices of its claims, and the nodes that hold them."""
     # Kubernetes: an empty term matches no node.
     terms: list[Term] = [()] if stated.terms is None else [term for term in stated.terms if term]
-    for place in (*demand.places, *((pin,) for pin in pins)):
-        terms = [(*term, one) for term in terms for one in place]
-        if len(terms) > MOST_TERMS:
-            # Fewer nodes than possible, never more.
-            terms = terms[:MOST_TERMS]
     if not demand.places and not pins:
         return stated
-    return replace(stated, terms=tuple(terms))
+    for place in (*((pin,) for pin in pins[:MOST_PLACES]), *demand.places[:MOST_PLACES]):
+        # What is left out, kube-scheduler decides.
+        if len(terms) * len(place) <= MOST_TERMS:
+            terms = [(*term, one) for term in terms for one in place]
+    return replace(stated, terms=None if terms == [()] else tuple(terms))
 
 
 def _remove(index: dict[Any, dict[ClaimKey, None]], at: Hashable, key: ClaimKey) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from app.cluster.dra.expressions import DeviceFacts, selects
+from app.cluster.dra.expressions import IDENTITIES, DeviceFacts, selects
 from app.model.dra import AttributeValue, DeviceClass, DeviceRequest, SliceDevice
 from app.model.node import DEVICES_PREFIX
 from app.model.pod import Operator, Requirement
@@ -19,12 +19,6 @@ MOST_MODELS = 64
 
 MOST_ASKED = 2048
 """Characters in the expressions of one claim. Of a claim with more, no selector can be told."""
-
-IDENTITIES = frozenset(
-    {"uuid", "parentuuid", "serial", "index", "minor", "parentindex", "parentminor", "pciaddress", "pcibusid", "pciid"}
-    | {"pcieroot", "name", "id", "numanode", "numa"}
-)
-"""Attributes, in lower case and without their domain, that tell devices of one model apart. No model has them."""
 
 HAS_GPUS = f"{DEVICES_PREFIX}gpus"
 """The label that counts the GPUs of a node that claims can have."""
@@ -170,18 +164,25 @@ def summed(demands: Iterable[DeviceDemand]) -> DeviceDemand:
     """Return what several requests demand together."""
     gpu_milli = cost_milli = 0
     scalars: dict[str, int] = {}
-    places: list[tuple[Requirement, ...]] = []
+    places: dict[tuple[str, ...], tuple[Requirement, ...]] = {}
     for each in demands:
         gpu_milli, cost_milli = gpu_milli + each.gpu_milli, cost_milli + each.cost_milli
         for name, amount in each.scalars:
             scalars[name] = scalars.get(name, 0) + amount
-        places += each.places
+        for place in each.places:
+            # The same devices: a node that has enough for the largest request has enough for each.
+            labels = tuple(one.key for one in place)
+            places[labels] = max(places.get(labels, place), place, key=_least)
     return DeviceDemand(
         gpu_milli=min(gpu_milli, MAX_AMOUNT),
         scalars=tuple(sorted((name, min(amount, MAX_AMOUNT)) for name, amount in scalars.items())),
         cost_milli=min(cost_milli, MAX_AMOUNT),
-        places=tuple(dict.fromkeys(places)),
+        places=tuple(places.values()),
     )
+
+
+def _least(place: tuple[Requirement, ...]) -> int:
+    return max((int(number) for one in place for number in one.values), default=0)
 
 
 class _Judge:
@@ -201,8 +202,8 @@ class _Judge:
         accepted = [model for model in self._models.all() if self._accepts(request, model)]
         gpus = [model for model in accepted if model.is_gpu]
         if not gpus:
-            # Without devices, or without its class, only the name tells that a request is for GPUs (KAI's rule).
-            is_for_gpus = not accepted and "gpu" in request.device_class.lower()
+            # Without devices that it accepts, the class tells whether a request is for GPUs; its name, as for KAI.
+            is_for_gpus = not accepted and self._may_be_for_gpus(request.device_class)
             cost_milli = GPU_MILLI * request.count
             return DeviceDemand(cost_milli=cost_milli, places=((NOWHERE,),)) if is_for_gpus else NO_DEMAND
         count = max(map(self._largest, gpus)) if request.is_all else request.count
@@ -214,6 +215,12 @@ class _Judge:
         is_one = len(profiles) == 1 and all(model.seventh for model in gpus)
         scalars = ((next(iter(profiles)), count),) if is_one else ()
         return DeviceDemand(scalars=scalars, cost_milli=count * max(costs), places=(places,))
+
+    def _may_be_for_gpus(self, name: str) -> bool:
+        of_class = self._classes(name)
+        return "gpu" in name.lower() or any(
+            model.is_gpu and accepts(of_class, (), model) for model in self._models.all()
+        )
 
     def _accepts(self, request: DeviceRequest, model: DeviceModel) -> bool:
         selectors = request.selectors if self._reads_selectors else ()

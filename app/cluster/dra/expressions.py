@@ -18,6 +18,12 @@ from app.cluster.decode.resource_slices import version_of
 from app.model.dra import AttributeValue, Quantity
 from app.model.quantity import QuantityError, whole
 
+IDENTITIES = frozenset(
+    {"uuid", "parentuuid", "serial", "index", "minor", "parentindex", "parentminor", "pciaddress", "pcibusid", "pciid"}
+    | {"pcieroot", "name", "id", "numanode", "numa"}
+)
+"""Attributes, in lower case and without their domain, that tell alike devices apart. `DeviceFacts` never have them."""
+
 MOST_TOKENS = 256
 MOST_LEVELS = 24
 """Of brackets, operators and functions inside one another."""
@@ -72,8 +78,8 @@ class _Domain:
     def get(self, name: str) -> Value:
         return self.values.get(f"{self.domain}/{name}", UNKNOWN)
 
-    def holds(self, name: str) -> bool:
-        return f"{self.domain}/{name}" in self.values
+    def holds(self, name: str) -> Value:
+        return f"{self.domain}/{name}" in self.values or (UNKNOWN if name.lower() in IDENTITIES else False)
 
 
 class _ByDomain:
@@ -87,8 +93,9 @@ class _ByDomain:
     def get(self, domain: str) -> _Domain:
         return _Domain(self.values, domain)
 
-    def holds(self, domain: str) -> bool:
-        return any(name.startswith(f"{domain}/") for name in self.values)
+    def holds(self, domain: str) -> Value:
+        # It may have identities only.
+        return any(name.startswith(f"{domain}/") for name in self.values) or UNKNOWN
 
 
 class _Object:

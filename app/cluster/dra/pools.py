@@ -146,17 +146,19 @@ class DevicePools:
             del self._on[node]
 
     def _count(self, pool: _Pool, sign: int) -> bool:
-        """Count the models of a pool; return whether one is new or gone."""
+        """Count the models of a pool; return whether one is new or gone, or a node has more of one than any had."""
         changes = False
         for devices in pool.on.values():
             for model, number in Counter(device.model for device in devices).items():
                 changes = self.models.use(model, sign * number) or changes
+                most = self.largest(model)
                 sizes = self._largest.setdefault(model, Counter())
                 sizes[number] += sign
                 if not sizes[number]:
                     del sizes[number]
                 if not sizes:
                     del self._largest[model]
+                changes = changes or self.largest(model) != most
         return changes
 
     def _pool(self, key: _PoolKey) -> _Pool:

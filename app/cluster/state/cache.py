@@ -234,7 +234,10 @@ class ClusterCache:
             if self.nodes.put_devices(name, self.claims.devices(name)):
                 self._follow_node(name, before)
                 self.changes.relieve(name)
-        for uid in changed.pods:
+        uids = dict.fromkeys(changed.pods)
+        if changed.has_other_names:
+            uids.update(dict.fromkeys(pod.uid for pod in self.pods.all() if pod.scalars))
+        for uid in uids:
             pod = self.pods.as_shown(uid)
             if pod is not None:
                 self.apply_pod(pod)

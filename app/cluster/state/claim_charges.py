@@ -73,15 +73,10 @@ class ClaimCharges:
     def _charge(self, claim: DeviceClaim) -> Charge | None:
         demand = self._claims.held_by(claim)
         node = claim.node if claim.allocated is not None else None
-        users = self._claims.users(claim.key)
-        if claim.owner is None:
-            node = node or next(iter(self._placed.get(claim.key, {}).values()), None)
-        elif any(user.node == node or claim.for_extended_resource for user in users):
-            # The pod itself is charged.
+        node = node or next(iter(self._placed.get(claim.key, {}).values()), None)
+        if node is None or demand == NO_DEMAND or self._claims.is_charged_to_owner(claim, node):
             return None
-        if node is None or demand == NO_DEMAND:
-            return None
-        is_leaving = claim.allocated is not None and all(user.deleting for user in users)
+        is_leaving = claim.allocated is not None and self._claims.is_leaving(claim.key)
         return Charge(
             request=Resources(gpu_milli=demand.gpu_milli),
             node=node,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from app.cluster import decode
+from app.cluster.dra.device_claims import Listing
 from app.cluster.state.cache import ClusterCache
 from app.control.groups.pod_grouper import PodGrouper
 from app.control.informers.pod_kind import PodKind
@@ -235,7 +236,7 @@ class _ResourceClaims(_Kind[DeviceClaim, ClaimKey]):
         self._cache.follow_claims(self._cache.claims.drop_claim(key))
 
     def note_first_list(self) -> None:
-        self._cache.follow_claims(self._cache.claims.trust())
+        self._cache.follow_claims(self._cache.claims.trust(Listing.CLAIMS))
 
 
 class _DeviceClasses(_Kind[DeviceClass, str]):
@@ -256,6 +257,9 @@ class _DeviceClasses(_Kind[DeviceClass, str]):
     def forget(self, key: str) -> None:
         self._cache.follow_claims(self._cache.claims.drop_class(key))
 
+    def note_first_list(self) -> None:
+        self._cache.follow_claims(self._cache.claims.trust(Listing.CLASSES))
+
 
 class _ResourceSlices(_Kind[ResourceSlice, str]):
     """ResourceSlices: one that cannot be read makes its pool offer nothing."""
@@ -274,6 +278,9 @@ class _ResourceSlices(_Kind[ResourceSlice, str]):
 
     def forget(self, key: str) -> None:
         self._cache.follow_claims(self._cache.claims.drop_slice(key))
+
+    def note_first_list(self) -> None:
+        self._cache.follow_claims(self._cache.claims.trust(Listing.SLICES))
 
 
 class _DeviceTaintRules(_Kind[DeviceTaintRule, str]):
