@@ -152,7 +152,7 @@ async def test_a_kind_that_is_installed_later_is_watched_from_then_on(bed: Bed, 
             api.delete(f"{CRDS}/sites.{GROUP}")
         gone = await until(is_denied, events)
 
-    assert denied == gone == Lost(f"sites.{GROUP} is not installed", denied=True)
+    assert denied == gone == Lost(f"sites.{GROUP} is not installed", denied=True, absent=True)
     assert listed == Listed([])
     assert isinstance(news, Changed)
     assert news.object["metadata"]["name"] == "north"
