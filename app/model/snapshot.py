@@ -4,7 +4,7 @@ Amounts over nodes are columns (int64, shape [resource, node]). Nothing is writt
 the two `Memo` of a `NodeTable`, which only cache values derived from the table itself.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -132,6 +132,8 @@ class NodeTable:
     """Shape [node]: the memory of each GPU of the node; 1 when unknown, so that fractions still add up."""
     shares_devices: Mask
     """`Node.shares_devices` of each."""
+    by_claim_only: Mask | None = None
+    """`Node.by_claim_only` of each; None when it is true of none."""
     memo: Memo = field(default_factory=Memo)
     """Cached columns by key, such as the mask of a `Constraint`. They are valid as long as this table."""
     label_memo: Memo = field(default_factory=Memo)
@@ -148,6 +150,7 @@ class NodeTable:
             allocatable=amounts.reshape(len(ordered), len(AXES)).T.copy(),
             takes_work=np.array([node.takes_work for node in ordered], dtype=np.bool_),
             shares_devices=np.array([node.shares_devices for node in ordered], dtype=np.bool_),
+            by_claim_only=by_claim_only(ordered),
             device_memory_mib=np.array([device_mib(node) for node in ordered], dtype=np.int64),
         )
 
@@ -187,15 +190,6 @@ class NodeTable:
         return found
 
     @property
-    def by_claim_only(self) -> Mask | None:
-        """The nodes that give their GPUs by ResourceClaims only, shape [node]; None when there are none."""
-        found: Mask | None = self.memo.get("by_claim_only")
-        if found is None:
-            found = np.array([node.by_claim_only for node in self.nodes], dtype=np.bool_)
-            self.memo.remember("by_claim_only", found)
-        return found if found.any() else None
-
-    @property
     def capacity(self) -> Resources:
         """The sum of all nodes that take pods."""
         # Selecting columns first takes ten times as long at 15,000 nodes.
@@ -210,6 +204,12 @@ class NodeTable:
         mask = np.zeros(len(self.nodes), dtype=np.bool_)
         mask[self.columns(names)] = True
         return mask
+
+
+def by_claim_only(nodes: Sequence[Node]) -> Mask | None:
+    """Return which nodes give their GPUs by ResourceClaims only; None when none does."""
+    found = [node.by_claim_only for node in nodes]
+    return np.array(found, dtype=np.bool_) if any(found) else None
 
 
 def device_mib(node: Node) -> int:

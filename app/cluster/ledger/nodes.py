@@ -11,7 +11,7 @@ from app.model.layout import Layout
 from app.model.names import NodeName
 from app.model.node import NO_DEVICES, Node, NodeDevices
 from app.model.resources import GPU_MILLI, Amounts
-from app.model.snapshot import Memo, NodeTable, device_mib
+from app.model.snapshot import Memo, NodeTable, by_claim_only, device_mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +240,7 @@ def _renewed(table: NodeTable, changed: Sequence[Node]) -> NodeTable:
     allocatable, takes_work = table.allocatable.copy(), table.takes_work.copy()
     memory_mib, shares = table.device_memory_mib.copy(), table.shares_devices.copy()
     same_labels = True
+    gives_by_claim = table.by_claim_only is not None or any(node.by_claim_only for node in changed)
     for column, node in zip(columns, changed, strict=True):
         same_labels = same_labels and nodes[column].labels == node.labels
         nodes[column] = node
@@ -253,6 +254,7 @@ def _renewed(table: NodeTable, changed: Sequence[Node]) -> NodeTable:
         takes_work=takes_work,
         device_memory_mib=memory_mib,
         shares_devices=shares,
+        by_claim_only=by_claim_only(nodes) if gives_by_claim else None,
         label_memo=table.label_memo if same_labels else Memo(),
     )
 

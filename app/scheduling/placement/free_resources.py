@@ -105,7 +105,7 @@ class FreeResources(Copied):
         amounts = self.amounts(pod)
         if amounts is None:
             raise ValueError(f"{pod} requests a resource that no node has")
-        return self._of_node(pod, amounts, column)
+        return self._of_node(pod, amounts, column) if self._snapshot.unusable_devices else amounts
 
     def _of_node(self, pod: Pod, amounts: Sequence[int], column: int | None) -> Sequence[int]:
         node, unusable = self._snapshot.unusable_devices.get(pod.uid, (None, 0))

@@ -230,9 +230,11 @@ class PlacementState(Copied):
 
     def _open_to(self, pod: Pod) -> Mask:
         mask = fit.eligible(pod.constraint, self.snapshot.nodes)
-        closed = self.snapshot.nodes.by_claim_only if pod.asks_by_name else None
-        if closed is not None:
-            mask = mask & ~closed
+        # Written out: this runs for every pod, and hardly any cluster has such nodes.
+        if pod.request.gpu_milli > pod.by_claim_milli:
+            closed = self.snapshot.nodes.by_claim_only
+            if closed is not None:
+                mask = mask & ~closed
         return mask if self.withheld is None or not self.is_closed else mask & ~self.withheld
 
     @property
