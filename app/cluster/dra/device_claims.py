@@ -5,7 +5,7 @@ bound. From then on the claim holds the devices: the node shows fewer of them un
 and again from the end of the pod until the claim is released.
 """
 
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -71,8 +71,8 @@ class DeviceClaims:
         self._keys: dict[PodUid, tuple[ClaimKey, ...]] = {}
         self._pods: dict[PodUid, Pod] = {}
         """The pods that need devices of claims, as the watch shows them."""
-        self._shared: dict[ClaimKey, DeviceClaim] = {}
-        """The claims that no pod alone owns."""
+        self._shared: dict[ClaimKey, NodeName] = {}
+        """The nodes of the allocated claims that no pod alone owns. Every snapshot reads all of them."""
         self._unlisted: dict[Listing, None] = {}
         """The kinds that are not listed yet."""
 
@@ -143,9 +143,9 @@ class DeviceClaims:
         held = (self._claims[key] for key in self._held.get(node, ()))
         return counted(node, self.pools, held, self._demands)
 
-    def shared(self) -> Iterator[tuple[DeviceClaim, NodeName]]:
+    def shared(self) -> Mapping[ClaimKey, NodeName]:
         """Return the allocated claims that several pods may use, each with its node."""
-        return ((claim, claim.node) for claim in self._shared.values() if claim.node is not None)
+        return self._shared
 
     def is_leaving(self, key: ClaimKey) -> bool:
         """Return whether every pod that uses a claim is being deleted; then the claim is released soon."""
@@ -159,7 +159,7 @@ class DeviceClaims:
         if claim.key.name in owner.claim_names:
             return owner.node is not None and owner.node == node
         # For an extended resource the containers are charged, unless a pod makes use of the claim by its name.
-        return claim.for_extended_resource and list(self._users.get(claim.key, ())) == [owner.uid]
+        return claim.for_extended_resource and self._users.get(claim.key, {}).keys() == {owner.uid}
 
     def held_by(self, claim: DeviceClaim) -> DeviceDemand:
         """Return what a claim demands of its node."""
@@ -169,9 +169,9 @@ class DeviceClaims:
 
     def put_pod(self, pod: Pod) -> Collection[ClaimKey]:
         """Store a pod, as the watch shows it; return the claims that are to be charged again."""
-        keys = tuple(ClaimKey(pod.namespace, name) for name in pod.claim_names)
-        made = (key for key in self._made_for.get(pod.uid, ()) if key.namespace == pod.namespace and key not in keys)
-        keys = tuple(dict.fromkeys((*keys, *made)))
+        named = (ClaimKey(pod.namespace, name) for name in pod.claim_names)
+        made = (key for key in self._made_for.get(pod.uid, ()) if key.namespace == pod.namespace)
+        keys = tuple(dict.fromkeys((*named, *made)))
         before = self._pods.get(pod.uid)
         known = self._keys.get(pod.uid, ())
         self._pods[pod.uid] = pod
@@ -193,10 +193,7 @@ class DeviceClaims:
 
     def _forget_user(self, uid: PodUid) -> None:
         for key in self._keys.pop(uid, ()):
-            users = self._users[key]
-            del users[uid]
-            if not users:
-                del self._users[key]
+            _remove(self._users, key, uid)
 
     # Objects ----------------------------------------------------------------------------------------------------------
 
@@ -228,7 +225,8 @@ class DeviceClaims:
             if now.allocated is not None and now.node is not None:
                 self._held.setdefault(now.node, {})[key] = None
             if now.owner is None:
-                self._shared[key] = now
+                if now.node is not None:
+                    self._shared[key] = now.node
             elif len(made := self._made_for.setdefault(now.owner, {})) < MOST_MADE:
                 made[key] = None
         nodes = dict.fromkeys(one.node for one in (before, now) if one is not None and one.node is not None)
@@ -307,8 +305,9 @@ def _narrowed(stated: Constraint, demand: DeviceDemand, pins: list[Requirement])
     return replace(stated, terms=None if terms == [()] else tuple(terms))
 
 
-def _remove(index: dict[Any, dict[ClaimKey, None]], at: Hashable, key: ClaimKey) -> None:
-    keys = index.get(at, {})
-    keys.pop(key, None)
-    if not keys:
+def _remove(index: dict[Any, dict[Any, None]], at: Hashable, member: Hashable) -> None:
+    """Remove a member of a group, and the group with its last member; either may be unknown."""
+    members = index.get(at, {})
+    members.pop(member, None)
+    if not members:
         index.pop(at, None)

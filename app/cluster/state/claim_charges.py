@@ -33,7 +33,7 @@ class ClaimCharges:
     def claimed(self) -> Mapping[str, tuple[NodeName, int]]:
         """Return the shared claims that are in use, by key as text: the node, and the number of pods."""
         found = {str(key): (next(iter(pods.values())), len(pods)) for key, pods in self._placed.items()}
-        unused = {str(claim.key): (node, 0) for claim, node in self._claims.shared() if claim.key not in self._placed}
+        unused = {str(key): (node, 0) for key, node in self._claims.shared().items() if key not in self._placed}
         return found | unused
 
     def follow_pod(self, uid: PodUid, pod: Pod | None, charge: Charge | None) -> None:
