@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.cluster.decode.demand import BY_CLASS, GPU_RESOURCE
-from app.cluster.dra.device_models import NO_DEMAND, DeviceDemand, DeviceModel, accepts, demand_of, share_milli, summed
+from app.cluster.dra.device_models import NO_DEMAND, DeviceDemand, DeviceModel, accepts, cost_milli, demand_of, summed
 from app.cluster.dra.pools import DevicePools, PooledDevice
 from app.model.dra import AllocatedDevice, ClaimKey, DeviceClaim, DeviceClass, DeviceRequest
 from app.model.resources import GPU_MILLI, Scalars
@@ -72,9 +72,9 @@ class ClaimDemands:
         model = device.model
         if not model.is_gpu:
             return NO_DEMAND
+        amount = cost_milli(model, held.consumed)
         if model.seventh:
-            return DeviceDemand(scalars=((model.profile, 1),), cost_milli=GPU_MILLI * model.seventh)
-        amount = share_milli(model, held.consumed) if model.is_shareable else GPU_MILLI
+            return DeviceDemand(scalars=((model.profile, 1),), cost_milli=amount)
         return DeviceDemand(gpu_milli=amount, cost_milli=amount)
 
     # Extended resources -----------------------------------------------------------------------------------------------

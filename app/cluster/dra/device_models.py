@@ -162,11 +162,11 @@ def demand_of(
 
 def summed(demands: Iterable[DeviceDemand]) -> DeviceDemand:
     """Return what several requests demand together."""
-    gpu_milli = cost_milli = 0
+    gpu_milli = paid_milli = 0
     scalars: dict[str, int] = {}
     places: dict[tuple[str, ...], tuple[Requirement, ...]] = {}
     for each in demands:
-        gpu_milli, cost_milli = gpu_milli + each.gpu_milli, cost_milli + each.cost_milli
+        gpu_milli, paid_milli = gpu_milli + each.gpu_milli, paid_milli + each.cost_milli
         for name, amount in each.scalars:
             scalars[name] = scalars.get(name, 0) + amount
         for place in each.places:
@@ -176,7 +176,7 @@ def summed(demands: Iterable[DeviceDemand]) -> DeviceDemand:
     return DeviceDemand(
         gpu_milli=min(gpu_milli, MAX_AMOUNT),
         scalars=tuple(sorted((name, min(amount, MAX_AMOUNT)) for name, amount in scalars.items())),
-        cost_milli=min(cost_milli, MAX_AMOUNT),
+        cost_milli=min(paid_milli, MAX_AMOUNT),
         places=tuple(places.values()),
     )
 
@@ -204,10 +204,10 @@ class _Judge:
         if not gpus:
             # Without devices that it accepts, the class tells whether a request is for GPUs; its name, as for KAI.
             is_for_gpus = not accepted and self._may_be_for_gpus(request.device_class)
-            cost_milli = GPU_MILLI * request.count
-            return DeviceDemand(cost_milli=cost_milli, places=((NOWHERE,),)) if is_for_gpus else NO_DEMAND
+            unmet = DeviceDemand(cost_milli=GPU_MILLI * request.count, places=((NOWHERE,),))
+            return unmet if is_for_gpus else NO_DEMAND
         count = max(map(self._largest, gpus)) if request.is_all else request.count
-        costs = [_each(request, model) for model in gpus]
+        costs = [cost_milli(model, request.capacity) for model in gpus]
         places = tuple(Requirement(label, Operator.GT, (str(count - 1),)) for label in self._models.labels(gpus))
         profiles = dict.fromkeys(model.profile for model in gpus if model.seventh)
         if not profiles:
@@ -243,14 +243,17 @@ def _selects(expression: str, model: DeviceModel) -> bool | None:
     return selects(expression, facts)
 
 
-def _each(request: DeviceRequest, model: DeviceModel) -> int:
-    """Return what one device of a model costs: a whole GPU, N for the partition `Ng` (as MIG), or a share of one."""
+def cost_milli(model: DeviceModel, capacity: Sequence[tuple[str, int]]) -> int:
+    """Return what one device of a model costs: a whole GPU, N for the partition `Ng` (as MIG), or a share of one.
+
+    `capacity` is the part of a shareable device that is asked for or held.
+    """
     if model.seventh:
         return GPU_MILLI * model.seventh
-    return share_milli(model, request.capacity) if model.is_shareable else GPU_MILLI
+    return _share_milli(model, capacity) if model.is_shareable else GPU_MILLI
 
 
-def share_milli(model: DeviceModel, consumed: Sequence[tuple[str, int]]) -> int:
+def _share_milli(model: DeviceModel, consumed: Sequence[tuple[str, int]]) -> int:
     """Return the share of a device that a part of its capacity is, rounded up; all of it when nothing tells."""
     capacity = dict(model.capacity)
     shares = [
