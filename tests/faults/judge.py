@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from app.control.writers.bind_outcomes import BOUND, NOT_KNOWN
 from app.model.decision import Eviction
 from app.model.marks import DEVICES_ANNOTATION, MEMORY_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
@@ -15,6 +16,7 @@ from app.simulation.kubelet import REFUSED
 from app.simulation.stock import GPU, requests
 from tests.faults import recount
 from tests.faults.machines import healthy_gpus
+from tests.faults.port import told
 from tests.faults.processes import Process
 from tests.faults.script import Operation
 from tests.faults.servable import servable
@@ -80,6 +82,10 @@ class Judge:
         self.counts: Counter[str] = Counter()
         self._asked: defaultdict[Process, dict[str, str]] = defaultdict(dict)
         """By process, the bind calls that it has not answered: uid and node."""
+        self._bound_by: dict[str, tuple[Process | None, str]] = {}
+        """Who has bound a pod, and to which node."""
+        self._under_way: Counter[tuple[Process, str]] = Counter()
+        """The bindings that a process has sent, and that the API server has neither carried out nor lost."""
         self._answered: dict[str, str] = {}
         self._orders: dict[str, Eviction] = {}
         self._sacrifices: list[Sacrifice] = []
@@ -92,6 +98,8 @@ class Judge:
         self._queues_changed = -1e9
         self._partly_since: dict[Group, float] = {}
         self._reserved_since: dict[tuple[Process, str], float] = {}
+        self._differs_since: dict[tuple[Process, str], float] = {}
+        """By process, the pods that its cache shows otherwise than they are stored."""
         self._last_write: tuple[float, str] = (0.0, "")
         self._blind_until = SETTLED_S
         self._lost_until = 0.0
@@ -134,8 +142,18 @@ class Judge:
     def asked_to_bind(self, process: Process, pod: PodRef, node: str) -> None:
         self._asked[process][pod.uid] = node
 
-    def bind_ended(self, process: Process, pod: PodRef) -> None:
-        self._asked[process].pop(pod.uid, None)
+    def bind_ended(self, process: Process, pod: PodRef, error: str) -> None:
+        """An error is no answer to a bind call whose write has bound the pod, or may still bind it."""
+        node = self._asked[process].pop(pod.uid, None)
+        if error in {BOUND, NOT_KNOWN}:
+            return
+        current = self._world.api.pod(pod.namespace, pod.name)
+        if current is None or current["metadata"]["uid"] != pod.uid or leaves(current):
+            return
+        if self._under_way[process, f"{told(pod)} to {node}"]:
+            self.say("outcome", f"{pod.name} may still be bound to {node}, and the answer is: {error}")
+        elif self._bound_by.get(pod.uid) == (process, node):
+            self.say("outcome", f"{pod.name} is bound to {node}, and the answer is: {error}")
 
     def answered(self, process: Process, pod: RawObject, offered: Sequence[str], nodes: Sequence[str]) -> None:
         """An answer names only offered nodes; for a pod that Leeboard schedules, only its reserved node."""
@@ -161,15 +179,22 @@ class Judge:
 
     def sent(self, process: Process, verb: str, target: str) -> None:
         """A replica beside a kube-scheduler that does not lead writes nothing that decides."""
+        self._under_way[process, target] += verb == "bind"
         lease = self._world.api.lease
         if verb in DECIDING and self._world.script.replicas > 1 and lease.holder and lease.host != process.host:
             held_s = self._world.now - lease.held_since
             if held_s > LEASE_OVERLAP_S:
                 self.say("lease", f"{process!r} sends {verb} of {target}; {lease.host} has led for {held_s:.1f} s")
 
+    def ended(self, process: Process, verb: str, target: str) -> None:
+        """A write is not under way any more: it was carried out, refused or lost."""
+        self._under_way[process, target] -= verb == "bind"
+
     def done(self, process: Process | None, verb: str, target: str, outcome: str) -> None:
         self._world.note_write(process, verb, target, outcome)
         self.counts[verb] += 1
+        if process is not None:
+            self.ended(process, verb, target)
         if process is not None and process.name == "leeboard" and verb not in STEADY:
             self._last_write = self._world.now, f"{verb} of {target}: {outcome}"
         if verb in {"evict", "delete_pod"} and outcome == "done":
@@ -219,11 +244,12 @@ class Judge:
             self._bound_at[group_of(current)] = self._world.now
         self._used_at[node] = self._world.now
 
-    def after_bind(self, pod: PodRef, node: NodeName) -> None:
+    def after_bind(self, process: Process | None, pod: PodRef, node: NodeName) -> None:
         """A binding binds the pod that it was decided for, and no later pod of its name."""
         current = self._world.api.pod(pod.namespace, pod.name)
         if current is None or current["metadata"]["uid"] != pod.uid or current["spec"].get("nodeName") != node:
             self.say("identity", f"the binding of {pod.name} {pod.uid} to {node} has bound {current}")
+        self._bound_by[pod.uid] = process, node
 
     def _judge_identity(self, process: Process | None, pod: PodRef, node: str, current: RawObject) -> None:
         if process is None or process.name != "leeboard":
@@ -318,6 +344,7 @@ class Judge:
                 for failure in host.leeboard.failed():
                     self.say("component ended", failure)
                 self._judge_books(host.leeboard.process, host.leeboard.components.cache)
+                self._judge_view(host.leeboard.process, host.leeboard.components.cache)
         for failure in self._world.actors_failed():
             self.say("actor ended", failure)
         self._judge_store()
@@ -335,6 +362,23 @@ class Judge:
         held = {(process, one.pod) for one in cache.reservations}
         mine = {key: before.get(key, now) for key in held}
         self._reserved_since = {key: at for key, at in before.items() if key[0] is not process} | mine
+
+    def _judge_view(self, process: Process, cache: Any) -> None:
+        """The cache shows what is stored, unless a fault blinds it."""
+        now, before = self._world.now, self._differs_since
+        differing = {} if self._is_blind() else self._differing(cache)
+        mine = {(process, uid): before.get((process, uid), now) for uid in differing}
+        self._differs_since = {key: at for key, at in before.items() if key[0] is not process} | mine
+        stale = {uid: differing[uid] for (_, uid), at in mine.items() if now - at > SETTLED_S}
+        if stale:
+            self.say("view", f"{process!r}: stored and shown differ: {stale}")
+
+    def _differing(self, cache: Any) -> dict[str, tuple[str | None, str | None]]:
+        """Return where a pod is stored and where it is shown, for each pod with which these differ."""
+        stored = {pod["metadata"]["uid"]: pod["spec"].get("nodeName", "") for pod in self._truth.pods()}
+        shown = {pod.uid: pod.node or "" for pod in cache.pods.all()}
+        differ = (uid for uid in stored | shown if stored.get(uid) != shown.get(uid))
+        return {uid: (stored.get(uid), shown.get(uid)) for uid in differ}
 
     def _judge_store(self) -> None:
         now, truth = self._world.now, self._truth
@@ -394,7 +438,9 @@ class Judge:
         if active is None:
             self.say("nobody active", "no replica is active at the end")
             return
-        self._judge_view(active)
+        differing = self._differing(active.cache)
+        if differing:
+            self.say("view", f"stored and shown differ at the end: {differing}")
         self._judge_left_behind(active)
         self._judge_waiting(active)
 
@@ -412,16 +458,6 @@ class Judge:
         for group, refusal in sorted(self._waited.items()):
             if self._bound_at.get(group, -1.0) > self._world.script.end_at:
                 self.say("stuck", f"{group} starts when Leeboard is started again; before, it waited: {refusal}")
-
-    def _judge_view(self, components: Any) -> None:
-        """The cache shows what is stored."""
-        stored = {pod["metadata"]["uid"]: pod["spec"].get("nodeName") for pod in self._truth.pods()}
-        shown = {pod.uid: pod.node for pod in components.cache.pods.all()}
-        if stored != shown:
-            differ = {
-                uid: (stored.get(uid), shown.get(uid)) for uid in stored | shown if stored.get(uid) != shown.get(uid)
-            }
-            self.say("view", f"stored and shown differ: {differ}")
 
     def _judge_left_behind(self, components: Any) -> None:
         for (process, uid), since in self._reserved_since.items():

@@ -49,7 +49,9 @@ class Witness(Protocol):
 
     def before_bind(self, process: Process | None, pod: PodRef, node: NodeName, marks: Mapping[str, str]) -> None: ...
 
-    def after_bind(self, pod: PodRef, node: NodeName) -> None: ...
+    def after_bind(self, process: Process | None, pod: PodRef, node: NodeName) -> None: ...
+
+    def ended(self, process: Process, verb: str, target: str) -> None: ...
 
     def done(self, process: Process | None, verb: str, target: str, outcome: str) -> None: ...
 
@@ -97,6 +99,8 @@ class Port:
         unknown = self._troubles.take("unknown", now, **about) if is_write else None
         carry_out, answer = self._open_request(verb, target, act, is_write=is_write)
         if unknown is not None:
+            if not unknown.args["done"]:
+                self._witness.ended(self._process, verb, target)
             raise await self._lose_answer(unknown, carry_out)
         return await self._answered(carry_out, answer, slow)
 
@@ -227,7 +231,7 @@ class Port:
         async def act() -> None:
             self._witness.before_bind(self._process, pod, node, annotations)
             await self._api.bind(pod, node, annotations)
-            self._witness.after_bind(pod, node)
+            self._witness.after_bind(self._process, pod, node)
 
         await self._write("bind", f"{told(pod)} to {node}", act)
 

@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
 
+from app.control.writers.bind_outcomes import NOT_KNOWN
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
 from app.model.marks import BIND_MARKER
 from app.model.names import NodeName, PodUid
@@ -37,7 +38,7 @@ class Observer(Witness, Protocol):
 
     def asked_to_bind(self, process: Process, pod: PodRef, node: str) -> None: ...
 
-    def bind_ended(self, process: Process, pod: PodRef) -> None: ...
+    def bind_ended(self, process: Process, pod: PodRef, error: str) -> None: ...
 
     def answered(self, process: Process, pod: RawObject, offered: Sequence[str], nodes: Sequence[str]) -> None: ...
 
@@ -91,11 +92,12 @@ class Leeboard:
 
         async def bound(question: BindQuestion) -> str:
             observer.asked_to_bind(self.process, question.pod, question.node)
+            error: str = NOT_KNOWN
             try:
-                error: str = await verbs["bind"](question)
+                error = await verbs["bind"](question)
                 return error
             finally:
-                observer.bind_ended(self.process, question.pod)
+                observer.bind_ended(self.process, question.pod, error)
 
         self._shell.core._verbs = {"filter": answered, "bind": bound}
         extender = self.components.extender

@@ -13,6 +13,8 @@ FAST = {
     "a gang binds without its barrier": range(1, 2),
     "the limit of a queue is ignored": range(2, 3),
     "the lease is ignored": range(4, 5),
+    "deletions are not applied": range(1),
+    "an unknown outcome counts as a refusal": range(178, 179),
 }
 """The faults that few seeds find, and the seeds. `python -m tests.faults.planted` tries all of them."""
 
