@@ -18,7 +18,7 @@ from tests.cluster.patched import patched
 from tests.cluster.raw import Raw, container, raw_pod
 
 MARKERS = frozenset({ASK_MARKER, BIND_MARKER})
-BOTH = {ASK_MARKER: "1", BIND_MARKER: "1"}
+BOTH = {ASK_MARKER: "0", BIND_MARKER: "0"}
 OURS, THEIRS, OTHERS = {"name": GATE}, {"name": "a.b/c"}, {"name": "d"}
 DEVICES: Raw = environment.from_annotation("NVIDIA_VISIBLE_DEVICES", "leeboard.dev/devices")
 PORTION: Raw = environment.from_annotation("GPU_PORTION", "leeboard.dev/portion")
@@ -118,7 +118,7 @@ def test_a_marker_is_removed_from_every_container_and_nothing_else_is() -> None:
 
     after = spec_after(raw, shape.unmarked(raw, BIND_MARKER))
 
-    rest = {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1", "cpu": "1"}}
+    rest = {"requests": {ASK_MARKER: "0"}, "limits": {ASK_MARKER: "0", "cpu": "1"}}
     assert after == raw["spec"] | {
         "containers": [container(), asking() | {"resources": rest}],
         "initContainers": [asking() | {"resources": rest}],

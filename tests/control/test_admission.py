@@ -136,20 +136,20 @@ def test_a_priority_class_that_does_not_exist_gives_a_warning_and_changes_nothin
 def test_markers_are_added_if_the_settings_name_them() -> None:
     resources = Desk(markers=ASK_MARKER).stored(new_pod())["spec"]["containers"][0]["resources"]
 
-    assert resources == {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1"}}
+    assert resources == {"requests": {ASK_MARKER: "0"}, "limits": {ASK_MARKER: "0"}}
     assert Desk().stored(new_pod())["spec"]["containers"] == [container()]
 
 
 def test_a_pod_that_kube_scheduler_may_bind_has_no_bind_marker_and_keeps_preemptibility_and_queue() -> None:
     desk = Desk(markers=f"{ASK_MARKER},{BIND_MARKER}")
     desk.entrance.alone = True
-    given = container() | {"resources": {amounts: {BIND_MARKER: "1"} for amounts in ("requests", "limits")}}
+    given = container() | {"resources": {amounts: {BIND_MARKER: "0"} for amounts in ("requests", "limits")}}
 
     for raw in (new_pod(), raw_pod(given, meta=QUEUE)):
         stored = desk.stored(raw)
 
         resources = stored["spec"]["containers"][0]["resources"]
-        assert resources == {"requests": {ASK_MARKER: "1"}, "limits": {ASK_MARKER: "1"}}
+        assert resources == {"requests": {ASK_MARKER: "0"}, "limits": {ASK_MARKER: "0"}}
         assert stored["metadata"]["annotations"] == {PREEMPTIBLE_ANNOTATION: "true", QUEUE_ANNOTATION: "q"}
         assert desk.stored(stored) == stored
 
@@ -157,7 +157,7 @@ def test_a_pod_that_kube_scheduler_may_bind_has_no_bind_marker_and_keeps_preempt
 def test_a_pod_that_kube_scheduler_may_not_bind_has_all_markers() -> None:
     stored = Desk(markers=f"{ASK_MARKER},{BIND_MARKER}").stored(new_pod())
 
-    both = {ASK_MARKER: "1", BIND_MARKER: "1"}
+    both = {ASK_MARKER: "0", BIND_MARKER: "0"}
     assert stored["spec"]["containers"][0]["resources"] == {"requests": both, "limits": both}
     assert PREEMPTIBLE_ANNOTATION not in stored["metadata"].get("annotations", {})
 

@@ -171,7 +171,7 @@ async def test_a_request_copies_only_what_placement_depends_on_from_a_pod() -> N
     async with asking() as world:
         (pod,) = gang(world, size=1, node_selector={"pool": "a100"}, cpu=3)
         secret = {"name": "main", "image": "theirs", "env": [{"name": "TOKEN", "value": "x"}]}
-        amounts = {"nvidia.com/gpu": "1", "cpu": "3", ASK_MARKER: "1"}
+        amounts = {"nvidia.com/gpu": "1", "cpu": "3", ASK_MARKER: "0"}
         world.patch(pod, spec={"containers": [{**secret, "resources": {"limits": amounts}}]})
         await passes(ASKED_S)
 

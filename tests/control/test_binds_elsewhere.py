@@ -387,5 +387,5 @@ def marked(world: World, name: str, **more: Any) -> RawObject:
     pod = asked(name=name, **more)
     (container,) = pod["spec"]["containers"]
     for amounts in ("requests", "limits"):
-        container["resources"][amounts] = {**container["resources"].get(amounts, {}), BIND_MARKER: "1"}
+        container["resources"][amounts] = {**container["resources"].get(amounts, {}), BIND_MARKER: "0"}
     return world.cluster.create(Resource.PODS, pod)

@@ -155,7 +155,7 @@ class Owners:
         """Do what the chart's MutatingAdmissionPolicy does: the pod is held, and Leeboard binds it."""
         first, *others = pod["spec"]["containers"]
         resources = {
-            kind: amounts | {ASK_MARKER: "1", BIND_MARKER: "1"} for kind, amounts in first["resources"].items()
+            kind: amounts | {ASK_MARKER: "0", BIND_MARKER: "0"} for kind, amounts in first["resources"].items()
         }
         spec = pod["spec"] | {"schedulingGates": [{"name": GATE}]}
         return pod | {"spec": spec | {"containers": [first | {"resources": resources}, *others]}}

@@ -14,7 +14,7 @@ HALVES = Batch(name="h", count=1, queue="bench", gpus=0, fraction="0.5")
 GATED = {"schedulingGates": [{"name": GATE}]}
 STAMPED = {PREEMPTIBLE_ANNOTATION: "true", QUEUE_ANNOTATION: "bench"}
 RICH = {QUEUE_ANNOTATION: "rich"}
-MARKED = {"cpu": "1", "memory": "1Gi", BIND_MARKER: "1"}
+MARKED = {"cpu": "1", "memory": "1Gi", BIND_MARKER: "0"}
 
 
 def contender(name: str) -> Contender:
@@ -29,7 +29,7 @@ def pods(objects: Sequence[Object]) -> list[Object]:
 def marked(pod: Object) -> Object:
     """Add the bind marker to requests and limits of the only container."""
     (container,) = pod["spec"]["containers"]
-    container["resources"] = {kind: {**amounts, BIND_MARKER: "1"} for kind, amounts in container["resources"].items()}
+    container["resources"] = {kind: {**amounts, BIND_MARKER: "0"} for kind, amounts in container["resources"].items()}
     return pod
 
 

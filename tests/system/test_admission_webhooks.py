@@ -127,7 +127,7 @@ def test_a_managed_pod_gets_our_gate_unless_it_can_run_now(it: Reviewed) -> None
 
     assert [gates(each) for each in (stored, free, alone)] == [[GATE], [], []]
     assert gates(released) == [GATE, "a.b/c"]  # others gate it: it cannot run now
-    marked = {ASK_MARKER: "1"}
+    marked = {ASK_MARKER: "0"}
     resources = stored["spec"]["containers"][0]["resources"]
     assert [resources[kind].items() >= marked.items() for kind in ("requests", "limits")] == [True, True]
 

@@ -7,7 +7,7 @@ from random import Random
 import httpx
 import pytest
 
-from tests.system.api import DEFAULT_PODS, PODS, RUN_FOR, Api, Object, gpu_node, pod, pod_group, queue
+from tests.system.api import DEFAULT_PODS, PODS, RUN_FOR, Api, Object, gang, gpu_node, pod, pod_group, queue
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.dra_driver import (
@@ -200,6 +200,17 @@ def test_pods_that_name_nvidia_gpu_run_on_nodes_of_both_kinds(cluster: Api, leeb
     (first, *_) = (name for name, node in cluster.bound_pods().items() if node == dra)
     cluster.delete_now(f"{DEFAULT_PODS}/{first}")
     cluster.wait_for_phase("Running", "fifth", within_s=30)
+
+
+@pytest.mark.skipif(not HAS_DEVICE_FEATURES, reason="this version of Kubernetes has no extended resources of classes")
+def test_gang_that_names_nvidia_gpu_starts_where_a_class_stands_for_it(cluster: Api, leeboard: Deployed) -> None:
+    add_node(cluster, 2)
+    cluster.create(gpu_node(f"plugin{next(_numbers):03}", gpus=2))
+
+    cluster.create_all(gang("both", size=4, queue="default-queue"))
+
+    cluster.wait_for_phase("Running", *(f"both-{index}" for index in range(4)), within_s=30)
+    assert held(leeboard, "default-queue") == 4
 
 
 @pytest.mark.skipif(not HAS_DEVICE_FEATURES, reason="this version of Kubernetes has no partitions of devices")

@@ -36,8 +36,8 @@ WRITTEN_BY_BIND = [
 ]
 PREEMPTIBLE = "leeboard.dev/preemptible"
 QUEUE = "leeboard.dev/queue"
-ASKING = {"leeboard.dev/ask": "1"}
-BINDING = {"leeboard.dev/bind": "1"}
+ASKING = {"leeboard.dev/ask": "0"}
+BINDING = {"leeboard.dev/bind": "0"}
 MARKERS = ASKING | BINDING
 OPTED_IN = "opted-in"
 

@@ -17,7 +17,11 @@ from app.model import marks
 from app.model.names import QueueName
 from app.model.seam import RawObject
 
-MARKER_AMOUNT = "1"
+MARKER_AMOUNT = "0"
+"""kube-scheduler looks for the name alone. Its DRA plugin does not know which resources extenders ignore: where a class
+stands for a resource of a pod, no node would fit for any amount above 0.
+"""
+
 PREEMPTIBLE = "true"
 
 
