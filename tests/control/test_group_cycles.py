@@ -1,9 +1,13 @@
 """A kube-scheduler with the gate GenericWorkload tries the pods of a native PodGroup together, by rules of its own."""
 
+from collections.abc import Collection
+
 import pytest
 
 from app.control.cycle.releases import WINDOW
 from app.model.marks import GATE
+from app.model.names import GroupKey
+from app.model.pod import Pod
 from app.model.question import Fits, Refused
 from app.model.reason import Reason
 from app.model.seam import RawObject, Resource
@@ -22,6 +26,28 @@ async def test_all_members_are_released_before_kube_scheduler_asks_about_any(*, 
         await passes(1)
 
         assert len(world.cluster.releases) == released
+
+
+async def test_members_are_looked_at_a_few_times_each_when_all_of_them_are_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    async with living("a", gpus=MANY, kube_scheduler_groups=True) as world:
+        pods = world.cache.groups.pods
+
+        def counted(key: GroupKey) -> Collection[Pod]:
+            nonlocal looks
+            looks += len(pods(key))
+            return pods(key)
+
+        # Nothing else shows how much work it is.
+        monkeypatch.setattr(world.cache.groups, "pods", counted)
+        world.native_gang("gang", size=MANY, min_count=MANY, gates=[GATE])
+        await passes(1)
+
+        assert len(world.cluster.releases) == MANY
+        assert looks <= 10 * MANY
 
 
 async def test_a_kai_gang_is_released_as_kube_scheduler_asks() -> None:

@@ -5,8 +5,6 @@ about one member after the other and reverts all answers if the minimum is out o
 message of the group, and nothing wakes a refused group before its pause is over.
 """
 
-from collections.abc import Iterator
-
 from app.cluster.state.cache import ClusterCache
 from app.model.pod import Pod
 from app.settings import Settings
@@ -30,8 +28,3 @@ class GroupCycles:
             return False
         held = self._cache.reservations
         return any(held.promised(one.pod) is not None for one in held.of_group(pod.group))
-
-    def held_with(self, pod: Pod) -> Iterator[Pod]:
-        """Yield the held members of the pod's group, which keep kube-scheduler from trying the pod."""
-        if self.include(pod):
-            yield from (one for one in self._cache.groups.pods(pod.group) if one.held and one.uid != pod.uid)

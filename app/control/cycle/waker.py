@@ -16,7 +16,7 @@ from app.control.cycle.parked_pods import ParkedPods
 from app.control.cycle.releases import ReleaseNews, Releases
 from app.control.leadership.readiness import Precondition
 from app.control.writers.in_flight import InFlightLimiter
-from app.model.names import NodeName, PodUid
+from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Pod
 from app.model.retry import RetryPolicy
 from app.model.seam import Cluster, ConflictError, KubeError, NotFoundError, PodRef
@@ -59,6 +59,9 @@ class Waker:
         self._parked = ParkedPods(cache)
         self._window = InFlightLimiter(WINDOW)
         self._cycles = cycles
+        self._groups: dict[GroupKey, None] = {}
+        """Groups of which kube-scheduler tries no member before all are released; emptied by `_release_groups`."""
+        self._has_groups = asyncio.Event()
         self._releases = Releases(cache, cluster, metrics, leadership, self._parked, cycles, sleep=sleep)
 
     def park(self, uid: PodUid) -> None:
@@ -96,9 +99,10 @@ class Waker:
         pod = self._cache.pods.get(uid)
         if pod is None or self._cache.reservations.promised(uid) is None:
             return
-        for one in self._cycles.held_with(pod):
-            if self._releases.holds(one):
-                self._releases.add(one.uid)
+        if self._cycles.include(pod):
+            # Once for all members that are woken together: each of them would look at all others.
+            self._groups[pod.group] = None
+            self._has_groups.set()
         if self._releases.holds(pod):
             self._releases.add(uid)
         else:
@@ -119,8 +123,18 @@ class Waker:
         """Write patches for ever, several at a time."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._releases.run())
+            tasks.create_task(self._release_groups())
             for _ in range(WRITERS):
                 tasks.create_task(self._write_patches())
+
+    async def _release_groups(self) -> None:
+        while True:
+            await self._has_groups.wait()
+            self._has_groups.clear()
+            groups, self._groups = self._groups, {}
+            for one in (pod for key in groups for pod in self._cache.groups.pods(key)):
+                if self._releases.holds(one):
+                    self._releases.add(one.uid)
 
     async def _write_patches(self) -> None:
         while True:
