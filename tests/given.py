@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from app.model.dra import ClaimKey
 from app.model.mix import TypicalMix, TypicalPod
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
@@ -11,7 +12,7 @@ from app.model.pod import Placed, Pod, ResourceClaim
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.resources import CPU, GPU, MEMORY, NOTHING, QUOTA_AXES, UNLIMITED, Resources
-from app.model.snapshot import NodeTable, Snapshot, Usage
+from app.model.snapshot import NO_USERS, ClaimUsers, NodeTable, Snapshot, Usage
 
 GIB = 1 << 30
 
@@ -36,10 +37,16 @@ def pod(name: str, *, gpus: int = 1, cpu: int = 1, queue: str = "q", gang: str =
     )
 
 
+def claim_key(text: str) -> ClaimKey:
+    """Read `namespace/name`; the namespace is `default` where none is stated."""
+    namespace, _, name = text.rpartition("/")
+    return ClaimKey(namespace or "default", name)
+
+
 def claim(key: str, device_class: str, count: int, **more: object) -> ResourceClaim:
     """Build a claim for devices that nodes have as the resource `dra:<device_class>`; each costs a GPU."""
     asked = ((f"dra:{device_class}", count),)
-    return ResourceClaim(key=key, scalars=asked, cost_milli=1000 * count, **more)  # type: ignore[arg-type] # free-form
+    return ResourceClaim(key=claim_key(key), scalars=asked, cost_milli=1000 * count, **more)  # type: ignore[arg-type] # free-form
 
 
 def placed(pod: Pod, on: str, *devices: str) -> Placed:
@@ -106,17 +113,48 @@ def snapshot(nodes: Iterable[Node], queues: Iterable[Queue], groups: Iterable[Po
         for each in one.placed:
             if each.node in table.index:
                 free[:, table.index[each.node]] -= each.pod.request.amounts
+    users = claim_users((waiting | running).values())
     return Snapshot(
         version=1,
         nodes=table,
         free=free,
         queues={one.name: one for one in queues},
-        usage=usage,
+        usage=with_claims(usage, users),
         groups=waiting,
         running=running,
         total=Resources.of(table.allocatable.sum(axis=1)),
+        claim_users={key: count for key, (_, count) in users.items()},
         **more,  # type: ignore[arg-type] # free-form by design
     )
+
+
+ClaimCosts = dict[tuple[QueueName, ClaimKey], tuple[int, ClaimUsers]]
+
+
+def with_claims(usage: dict[QueueName, Usage], users: ClaimCosts) -> dict[QueueName, Usage]:
+    """Return what queues hold, with the claims that their pods share: once each."""
+    found = dict(usage)
+    for (name, _), (cost_milli, count) in users.items():
+        cost, before = Resources(gpu_milli=cost_milli), found[name]
+        found[name] = Usage(
+            allocated=before.allocated + (cost if count.placed else NOTHING),
+            allocated_non_preemptible=before.allocated_non_preemptible + (cost if count.firm else NOTHING),
+            requested=before.requested + cost,
+        )
+    return found
+
+
+def claim_users(groups: Iterable[PodGroup]) -> ClaimCosts:
+    """Return what each queue pays for each claim that its pods share, and the pods that use it."""
+    found: ClaimCosts = {}
+    for group in groups:
+        for pod, placed in (*((each.pod, 1) for each in group.placed), *((each, 0) for each in group.pending)):
+            for each in pod.claims:
+                _, count = found.get((group.queue, each.key), (0, NO_USERS))
+                firm = 0 if group.preemptible else placed
+                count = ClaimUsers(count.placed + placed, count.firm + firm, count.known + 1)
+                found[group.queue, each.key] = each.cost_milli, count
+    return found
 
 
 __all__ = ["CPU", "GIB", "GPU", "MEMORY", "QUOTA_AXES", "group", "node", "placed", "pod", "queue", "snapshot"]

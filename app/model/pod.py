@@ -1,6 +1,6 @@
 """One pod: what it requests, where it may run, and its current state."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -120,16 +120,13 @@ class Sharing:
 class ResourceClaim:
     """A DRA ResourceClaim that pods may share. It is in use on one node, and holds its devices there once."""
 
-    key: str
-    """Namespace and name."""
-    claim: ClaimKey | None = None
-    """The same, for an object of the cluster."""
+    key: ClaimKey
     gpu_milli: int = 0
     """What it takes of the whole GPUs of a node."""
     scalars: Scalars = ()
     """What it takes of other devices."""
     cost_milli: int = 0
-    """What the queue of each of its pods pays (KAI)."""
+    """What each queue pays whose pods use it: once, however many they are."""
     queue: QueueName | None = None
     """The queue in the claim's label. In KAI, only pods of this queue may use a shared claim."""
     shared: bool = False
@@ -294,13 +291,12 @@ class Pod:
     def charge(self, device_memory_mib: int) -> Resources:
         """Return what the pod's queue pays, given the memory of a device on the node.
 
-        A MIG profile `Ng` costs N GPUs (KAI's rule); a claim costs one GPU per whole device. Each pod that shares a
-        claim pays the whole claim, as in KAI. No amount exceeds `MAX_AMOUNT`.
+        A MIG profile `Ng` costs N GPUs (KAI's rule); a claim costs one GPU per whole device. Claims that the pod shares
+        are not included: the queue pays them once for all its pods. No amount exceeds `MAX_AMOUNT`.
         """
-        if self.sharing is None and not self.scalars and not self.claims and not self.claims_milli:
+        if self.sharing is None and not self.scalars and not self.claims_milli:
             return self.request
         gpu_milli = self.request.gpu_milli + mig_milli(self.scalars) + self.claims_milli
-        gpu_milli += sum(claim.cost_milli for claim in self.claims)
         if self.sharing is not None:
             gpu_milli += self.sharing.gpu_milli(device_memory_mib)
         cpu_milli, memory_bytes, _, pods = self.request.amounts
@@ -322,3 +318,13 @@ class Placed:
 
     def __repr__(self) -> str:
         return f"<Placed {self.pod.name} on {self.node}>"
+
+
+def claims_of(pods: Iterable[Pod]) -> tuple[ResourceClaim, ...]:
+    """Return the claims that these pods share, as often as pods use them."""
+    return tuple(claim for pod in pods for claim in pod.claims)
+
+
+def once_milli(claims: Iterable[ResourceClaim]) -> int:
+    """Return what one queue pays for these claims."""
+    return sum({claim.key: claim.cost_milli for claim in claims}.values())

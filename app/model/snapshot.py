@@ -6,16 +6,17 @@ the two `Memo` of a `NodeTable`, which only cache values derived from the table 
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.model.dra import ClaimKey
 from app.model.mix import TypicalMix
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.node import Node
 from app.model.past import NO_PAST, Past
-from app.model.pod import Pod, Sharing
+from app.model.pod import Pod, ResourceClaim, Sharing
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.reason import Refusal
@@ -227,6 +228,20 @@ class Usage:
     """`allocated` plus the requests of pending pods."""
 
 
+class ClaimUsers(NamedTuple):
+    """How many pods of one queue use a claim that pods share."""
+
+    placed: int = 0
+    """With a place: while there is one, the queue pays for the claim."""
+    firm: int = 0
+    """Those of them that are non-preemptible."""
+    known: int = 0
+    """The placed ones and the pending ones: while there is one, the queue requests the claim."""
+
+
+NO_USERS = ClaimUsers()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsatisfiable:
     """The pods of one PodGroup that can never run in the current cluster."""
@@ -236,6 +251,8 @@ class Unsatisfiable:
     """Their part of the queue's `Usage.requested`. It is ignored when fair shares are divided."""
     refusal: Refusal | None
     """Why; None when the queue takes no pods at all, which the ledger reports."""
+    claims: tuple[ResourceClaim, ...] = ()
+    """The shared claims of these pods, as often as pods use them: requested as well, while other pods use them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -273,8 +290,10 @@ class Snapshot:
     """Whole GPUs by node that no pod has but that take no new pods. They are not part of `free`."""
     unusable_devices: Mapping[PodUid, tuple[NodeName, int]] = field(default_factory=dict)
     """Pods with whole GPUs that take no pods after them: their node, and how many of its GPUs stay taken."""
-    claimed: Mapping[str, tuple[NodeName, int]] = field(default_factory=dict)
-    """The allocated DRA claims by key: the node, and the number of pods."""
+    claimed: Mapping[ClaimKey, tuple[NodeName, int]] = field(default_factory=dict)
+    """The allocated claims that pods may share: the node, and the number of pods."""
+    claim_users: Mapping[tuple[QueueName, ClaimKey], ClaimUsers] = field(default_factory=dict)
+    """The pods of each queue that use such a claim."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)
     labelled: tuple[tuple[Mapping[str, str], NodeName], ...] = ()
     """Labels and nodes of pods outside `running` to which an affinity may refer."""

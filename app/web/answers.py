@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from app.model.explanation import QueueStand, Why
+from app.model.pod import claims_of, once_milli
 from app.model.podgroup import PodGroup
 from app.model.queue import Entitlement, Queue
 from app.model.reason import PHRASES, Refusal
@@ -216,7 +217,7 @@ def _requested_milli(group: PodGroup) -> int:
 
     A fraction by memory counts as a whole GPU, because its device is not known yet.
     """
-    return sum(pod.charge(0).gpu_milli for pod in group.pending)
+    return sum(pod.charge(0).gpu_milli for pod in group.pending) + once_milli(claims_of(group.pending))
 
 
 def _word(refusal: Refusal | None) -> WhyAnswer | None:

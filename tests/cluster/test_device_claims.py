@@ -71,6 +71,11 @@ class Cluster:
         usage = self.cache.snapshot().usage.get(QueueName("q"))
         return 0 if usage is None else usage.allocated.gpu_milli
 
+    def asked(self) -> int:
+        """Return what the pods of the queue hold and wait for."""
+        usage = self.cache.snapshot().usage.get(QueueName("q"))
+        return 0 if usage is None else usage.requested.gpu_milli
+
     def fitting(self, pod: Pod) -> Sequence[str]:
         table = self.cache.snapshot().nodes
         mask = fit.eligible(pod.constraint, table)
@@ -179,7 +184,7 @@ def test_shared_claim_holds_its_devices_once(two_models: Cluster) -> None:
         two_models.show_pod(name, "c", on="a")
 
     assert two_models.free("a") == 2000
-    assert two_models.cache.snapshot().claimed == {"default/c": (NodeName("a"), 2)}
+    assert two_models.cache.snapshot().claimed == {given.claim_key("default/c"): (NodeName("a"), 2)}
 
     for name in ("p", "o"):
         two_models.cache.delete_pod(PodUid(f"uid-{name}"))

@@ -73,7 +73,8 @@ def test_annotation_of_extended_resources_makes_no_claim_free(cluster: Cluster, 
     asked = claim("c", request(CLASS, count=4), owner=owner, labels={"kai.scheduler/queue": "q"})
     asked["metadata"]["annotations"] = SPECIAL
     cluster.show_claim(asked)
-    waiting = cluster.show_pod("p", "c").charge(1).gpu_milli
+    cluster.show_pod("p", "c")
+    waiting = cluster.asked()
     held = four(owner=owner, labels={"kai.scheduler/queue": "q"})
     held["metadata"]["annotations"] = SPECIAL
     cluster.show_claim(held)

@@ -1,6 +1,6 @@
 """Turns the cluster of a scheduling case into the Snapshot of the product's planner."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.model.names import GroupKey, QueueName
@@ -9,6 +9,7 @@ from app.model.queue import Entitlement, Queue
 from app.model.resources import NOTHING, Resources
 from app.model.snapshot import NodeTable, Snapshot, Usage
 from app.model.topology import Topology
+from tests import given
 from tests.conformance.jobs import Jobs
 from tests.conformance.machines import Room, table
 from tests.conformance.seats import RELEASING, Seats
@@ -51,6 +52,7 @@ class Cluster:
             releasing_scalars=room.releasing_scalars,
             shared=room.shared,
             claimed=room.claimed,
+            claim_users={key: count for key, (_, count) in given.claim_users(groups).items()},
             topologies={
                 each["name"]: Topology(name=each["name"], levels=tuple(each["levels"]))
                 for each in self.case["cluster"]["topologies"]
@@ -66,7 +68,7 @@ class Cluster:
         """Return what the tasks leave of the nodes."""
         return Room.of(self.case, self.nodes, self.jobs.pods, seats)
 
-    def _usage(self, groups: Iterable[PodGroup]) -> dict[QueueName, Usage]:
+    def _usage(self, groups: Sequence[PodGroup]) -> dict[QueueName, Usage]:
         usage = {each.name: Usage() for each in self.queues}
         for group in groups:
             before = usage.get(group.queue, Usage())
@@ -76,7 +78,7 @@ class Cluster:
                 allocated_non_preemptible=before.allocated_non_preemptible + (NOTHING if group.preemptible else held),
                 requested=before.requested + held + self._asked(group),
             )
-        return usage
+        return given.with_claims(usage, given.claim_users(groups))
 
     def _held(self, group: PodGroup) -> Resources:
         index, memory = self.nodes.index, self.nodes.device_memory_mib

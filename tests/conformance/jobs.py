@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.model.dra import ClaimKey
 from app.model.names import GroupKey, NodeName, PodUid, QueueName
 from app.model.pod import ANYWHERE, PPM, Constraint, Near, Operator, Placed, Pod, Requirement, ResourceClaim, Sharing
 from app.model.podgroup import PodGroup, PodSet, SubGroup, TopologyConstraint
@@ -203,7 +204,7 @@ class _Reader:
         claim = self._claims.get((job["namespace"], name), NO_SUCH_CLAIM)
         queue = (claim["labels"] or {}).get(QUEUE_LABEL)
         return ResourceClaim(
-            key=f"{job['namespace']}/{name}",
+            key=ClaimKey(job["namespace"], name),
             scalars=((device_scalar(claim["device_class"]), claim["count"]),),
             cost_milli=GPU_MILLI * claim["count"],
             queue=QueueName(queue) if queue else None,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from app.model.dra import ClaimKey
 from app.model.names import NodeName
 from app.model.node import Node
 from app.model.pod import Pod, Sharing
@@ -74,7 +75,7 @@ class Room:
         self.releasing: Amounts = np.zeros_like(nodes.allocatable)
         self.scalars: dict[str, Amounts] = _scalars(nodes)
         self.releasing_scalars = {name: np.zeros_like(amounts) for name, amounts in self.scalars.items()}
-        self.claimed: dict[str, tuple[NodeName, int]] = {}
+        self.claimed: dict[ClaimKey, tuple[NodeName, int]] = {}
         self._parts: defaultdict[NodeName, dict[str, _Parts]] = defaultdict(dict)
 
     @staticmethod
@@ -117,7 +118,7 @@ class Room:
             strangers = [name for name in held if name not in pods]
             node = self._allocated_at(status) or self._first_with(scalar)
             if node is not None and (strangers or (self._allocated_at(status) and not held)):
-                self.claimed[f"{claim['namespace']}/{claim['name']}"] = node, len(strangers)
+                self.claimed[ClaimKey(claim["namespace"], claim["name"])] = node, len(strangers)
                 self._amounts(scalar)[self.nodes.index[node]] -= claim["count"]
 
     def _allocated_at(self, status: Case) -> NodeName | None:

@@ -81,7 +81,7 @@ def start(state: WhatIf, group: PodGroup, dice: Random) -> None:
         return
     state.start(group, chunk, timing=dice.choice(list(Timing)))
     state.seat(state.board.keep(chunk))
-    state.ledger.charge(group, request)
+    state.ledger.charge(group, request, odd(chunk[0], dice).claims)
     refusals.no_room(group, chunk, state.board, Rivals(state.snapshot, DEFAULT_POLICY.strategy))
     pod = odd(chunk[0], dice)
     seat = state.board.find(pod)

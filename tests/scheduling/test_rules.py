@@ -193,7 +193,7 @@ def test_the_resource_claim_of_a_victim_counts_as_free_although_its_node_is_unsc
 
     # No resource claim may be reserved for more than 256 pods (Kubernetes).
     found = plan(
-        replace(made, scalars={"dra:gpu": made.free[0] * 0 + 3}, claimed={"default/c": (NodeName("n"), 256)}), now=NOW
+        replace(made, scalars={"dra:gpu": made.free[0] * 0 + 3}, claimed={claim.key: (NodeName("n"), 256)}), now=NOW
     )
 
     assert (leaving(found), started(found)) == ([("v", Action.PREEMPT)], {"uid-w": ("n",)})
@@ -245,7 +245,7 @@ def test_a_pod_with_a_resource_claim_does_not_decide_for_a_pod_without_one_that_
 
     devices = made.free[0] * 0
     devices[0] = 8
-    found = plan(replace(made, scalars={"dra:gpu": devices}, claimed={"default/c": (NodeName("gpu"), 1)}), now=NOW)
+    found = plan(replace(made, scalars={"dra:gpu": devices}, claimed={claim.key: (NodeName("gpu"), 1)}), now=NOW)
 
     assert started(found) == {"uid-claimer": ("gpu",), "uid-plain": ("small",)}
 

@@ -163,7 +163,10 @@ def test_the_message_of_a_pod_that_only_pods_of_other_schedulers_block_does_not_
     [
         (HALF, given.pod("o", queue="r")),
         (PROFILE, replace(given.pod("o", gpus=0, queue="r"), scalars=((MIG, 1),))),
-        (CLAIMS, replace(given.pod("o", gpus=0, queue="r"), claims=(replace(CLAIM, key="default/d"),))),
+        (
+            CLAIMS,
+            replace(given.pod("o", gpus=0, queue="r"), claims=(given.claim("d", "gpu", 1),)),
+        ),
     ],
     ids=["part", "mig", "claim"],
 )
@@ -172,7 +175,7 @@ def test_the_message_of_a_pod_that_a_pod_of_leeboard_blocks_says_why_that_pod_st
     none = {name: given.snapshot([node], [], []).free[GPU] * 0 for name in (MIG, "dra:gpu")}
     firm = given.group(running=[given.placed(holds, "a")], min_member=1, preemptible=False)
     queues = [given.queue("q", deserved=2), given.queue("r", deserved=2)]
-    claimed = {"default/d": (NodeName("a"), 1)}
+    claimed = {given.claim_key("d"): (NodeName("a"), 1)}
     snapshot = given.snapshot([node], queues, [given.group(waits), firm], scalars=none, claimed=claimed)
 
     assert clause_of(snapshot, snapshot.groups[waits.group]) == (

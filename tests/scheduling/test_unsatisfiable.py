@@ -341,7 +341,7 @@ def test_a_podgroup_reported_as_never_able_to_run_has_no_place_after_all_other_p
         alone = replace(cluster, groups=(group,), leaving=()).snapshot()
         state, chunk = WhatIf(alone, Strategy()), next_chunk(group)
 
-        over = state.ledger.check(group, state.request(chunk))
+        over = state.check(group, chunk)
 
         assert over is not None or state.start(group, chunk, timing=Timing.NOW_OR_LATER) is None
 

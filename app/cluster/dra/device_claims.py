@@ -282,8 +282,7 @@ class DeviceClaims:
 
 def _as_shared(claim: DeviceClaim, demand: DeviceDemand) -> ResourceClaim:
     return ResourceClaim(
-        claim=claim.key,
-        key=str(claim.key),
+        key=claim.key,
         gpu_milli=demand.gpu_milli,
         scalars=demand.scalars,
         cost_milli=demand.cost_milli,

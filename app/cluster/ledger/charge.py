@@ -1,7 +1,7 @@
 """The charge of one pod and the state of its place: the entries that `Charges` sums."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from app.cluster.groups.terms import GroupTerms
 from app.cluster.ledger.reservations import Reservation, ReservationState
 from app.model.names import NodeName, QueueName
-from app.model.pod import Pod
+from app.model.pod import Pod, ResourceClaim
 from app.model.resources import NOTHING, Resources, Scalars
 
 
@@ -114,11 +114,13 @@ class Load(NamedTuple):
     scalars: Mapping[str, int] = MappingProxyType({})
     """Amounts of extended resources, by name."""
 
-    def plus(self, pod: Pod) -> "Load":
-        """Return the load with one pod more."""
-        if not pod.scalars:
-            return self._replace(request=self.request + pod.request)
-        return Load(self.request + pod.request, Counter(self.scalars) + Counter(dict(pod.scalars)))
+    def plus(self, pod: Pod, claims: Iterable[ResourceClaim] = ()) -> "Load":
+        """Return the load with one pod more, and these of the claims that it shares."""
+        request, scalars = self.request + pod.request, Counter(self.scalars) + Counter(dict(pod.scalars))
+        for claim in claims:
+            request += Resources(gpu_milli=claim.gpu_milli)
+            scalars.update(dict(claim.scalars))
+        return Load(request, scalars) if scalars else self._replace(request=request)
 
 
 NO_LOAD = Load()

@@ -98,7 +98,8 @@ class Charges:
         return self._leaving.get(node, ())
 
     def _note_leaving(self, pod: PodUid, charge: Charge, sign: int) -> None:
-        if charge.node is None or charge.hold is not Hold.LEAVING or charge.paid == NOTHING:
+        # Payments for claims, which request nothing of their nodes, follow the charges of pods.
+        if charge.node is None or charge.hold is not Hold.LEAVING or NOTHING in (charge.paid, charge.request):
             return
         pods = self._leaving.setdefault(charge.node, {})
         if sign > 0:

@@ -58,10 +58,10 @@ class ClusterCache:
         self.assumed, self.reservations, self.charges = AssumedPods(), Reservations(), Charges()
         self.groups = Membership(self.reservations.place, self.queues, self.changes)
         self.gpus = Gpus(self.nodes, tolerance_mib=overuse_tolerance_mib)
-        self.room = Room(self.nodes, self.charges, self.gpus, self.queues)
         self.topologies = Topologies(self.changes)
         self.claims = DeviceClaims()
-        self._claim_charges = ClaimCharges(self.claims, self.charges, self.changes)
+        self.claim_charges = ClaimCharges(self.claims, self.charges, self.changes)
+        self.room = Room(self.nodes, self.charges, self.gpus, self.queues, self.claim_charges)
         self._settlement = Settlement(
             changes=self.changes,
             pods=self.pods,
@@ -72,7 +72,7 @@ class ClusterCache:
             queues=self.queues,
             charges=self.charges,
             gpus=self.gpus,
-            claim_charges=self._claim_charges,
+            claim_charges=self.claim_charges,
         )
         self.gpu_books, self.labelled = self._settlement.gpu_books, self._settlement.labelled
         self.promises = Promises(self.changes, self.pods, self.groups, self.reservations, self._settlement)
@@ -95,7 +95,7 @@ class ClusterCache:
             findings=self.findings,
             unread=self.unread,
             arrivals=self.arrivals,
-            claim_charges=self._claim_charges,
+            claim_charges=self.claim_charges,
         )
         """The Snapshots for the planner."""
 
@@ -242,7 +242,7 @@ class ClusterCache:
             if pod is not None:
                 self.apply_pod(pod)
         for key in changed.claims:
-            self._claim_charges.follow(key)
+            self.claim_charges.follow(key)
 
     # Pods -----------------------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class ClusterCache:
         elif before.said != pod.said:
             self._hear(before, pod)
         for key in touched:
-            self._claim_charges.follow(key)
+            self.claim_charges.follow(key)
         if started_at is not None and pod.managed:
             self.groups.note_start(pod, started_at)
 
@@ -322,7 +322,7 @@ class ClusterCache:
         self._settlement.settle(uid)
         self._note_holder(pod, None)
         for key in touched:
-            self._claim_charges.follow(key)
+            self.claim_charges.follow(key)
         self.gpu_books.part_with(uid)
         self._settlement.follow_terms(pod.group, on)
 

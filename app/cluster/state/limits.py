@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from app.cluster.ledger.charges import Charges
 from app.cluster.queues.tree import Queues
+from app.cluster.state.claim_charges import ClaimCharges
 from app.model.names import PodUid, QueueName
 from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Resources
 
@@ -11,12 +12,15 @@ from app.model.resources import NOTHING, QUOTA_AXES, UNLIMITED, Resources
 class QueueLimits:
     """What queues with a limit hold at one moment, with queues below; other pods that wait for room do not count."""
 
-    def __init__(self, charges: Charges, queues: Queues) -> None:
+    def __init__(self, charges: Charges, queues: Queues, claim_charges: ClaimCharges) -> None:
         """Sum nothing before a queue with a limit is checked: the sums of 1,000 queues take time."""
         self._charges = charges
         self._queues = queues
+        self._claim_charges = claim_charges
         self._sums: Mapping[QueueName, tuple[Resources, Resources]] | None = None
         self._started: dict[QueueName, Resources] = {}
+        self._started_claims: dict[PodUid, None] = {}
+        """Claims that started pods share: each queue pays for them once."""
 
     def admit(self, uids: Collection[PodUid]) -> bool:
         """Whether these pods may start now: pods that are being deleted still count."""
@@ -31,6 +35,7 @@ class QueueLimits:
         for queue, paid in self._paid(uids).items():
             for above in self._queues.line(queue):
                 self._started[above] = self._started.get(above, NOTHING) + paid
+        self._started_claims.update(dict.fromkeys(name for name, _ in self._claim_charges.awaited_payments(uids)))
 
     def _admit(self, uids: Collection[PodUid], *, later: bool) -> bool:
         asked = ((limits, paid) for queue, paid in self._paid(uids).items() for limits in self._limits_above(queue))
@@ -41,8 +46,8 @@ class QueueLimits:
 
     def _paid(self, uids: Collection[PodUid]) -> Mapping[QueueName, Resources]:
         paid: dict[QueueName, Resources] = {}
-        for uid in uids:
-            charge = self._charges.get(uid)
+        claims = (each for each in self._claim_charges.awaited_payments(uids) if each[0] not in self._started_claims)
+        for charge in (*map(self._charges.get, uids), *(charge for _, charge in claims)):
             if charge is not None and charge.queue is not None:
                 paid[charge.queue] = paid.get(charge.queue, NOTHING) + charge.paid
         return paid

@@ -10,6 +10,7 @@ from app.cluster.ledger.charge import NO_LOAD, Charge, Hold, Load
 from app.cluster.ledger.charges import Charges
 from app.cluster.ledger.nodes import Nodes
 from app.cluster.queues.tree import Queues
+from app.cluster.state.claim_charges import ClaimCharges
 from app.cluster.state.limits import QueueLimits
 from app.model.names import NodeName, PodUid
 from app.model.node import Node
@@ -21,11 +22,12 @@ from app.model.snapshot import PART
 class Room:
     """Reads nodes and charges; changes neither."""
 
-    def __init__(self, nodes: Nodes, charges: Charges, gpus: Gpus, queues: Queues) -> None:
+    def __init__(self, nodes: Nodes, charges: Charges, gpus: Gpus, queues: Queues, claim_charges: ClaimCharges) -> None:
         self._nodes = nodes
         self._charges = charges
         self._gpus = gpus
         self._queues = queues
+        self._claim_charges = claim_charges
 
     def held_by(self, pods: Iterable[Pod]) -> Resources:
         """Return the sum that queues pay for these pods, as far as they have nodes."""
@@ -59,7 +61,7 @@ class Room:
 
     def limits(self) -> QueueLimits:
         """Return the limits check for what the queues hold; valid until a change that is not counted in it."""
-        return QueueLimits(self._charges, self._queues)
+        return QueueLimits(self._charges, self._queues, self._claim_charges)
 
     def is_overbooked(self, uid: PodUid) -> bool:
         """Whether the node reserved for the pod has too little room for it, because other pods hold the room.
@@ -86,6 +88,8 @@ class Room:
             charge = self._charges.get(uid)
             if charge is None:
                 return False
+            held.setdefault((charge.node, charge.hold), []).append(charge)
+        for charge in self._claim_charges.awaited(uids):
             held.setdefault((charge.node, charge.hold), []).append(charge)
         for (name, _), charges in held.items():
             node = self._usable(name)

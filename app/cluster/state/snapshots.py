@@ -82,6 +82,7 @@ class Snapshots:
             scalars=charges.free_scalars(),
             releasing_scalars=charges.releasing_scalars(),
             claimed=self._claim_charges.claimed(),
+            claim_users=self._claim_charges.users(),
             queues=self._queues.tree(),
             usage=charges.usage(),
             groups=waiting,

@@ -5,13 +5,16 @@ other pods really took what the plan counted on.
 """
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from app.cluster.ledger.charge import NO_LOAD, Hold, Load
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.batches import PlanBatch
 from app.model.decision import Action, Eviction, Placement, Start
+from app.model.dra import ClaimKey
 from app.model.names import NodeName, PodUid
+from app.model.pod import ResourceClaim, claims_of
 from app.model.podgroup import PodGroup
 from app.model.resources import GPU_MILLI, NOTHING, Resources
 from app.model.snapshot import PART, Snapshot, parts_of
@@ -35,7 +38,7 @@ class Recheck:
         if not self._has_room(deal):
             return False
         for eviction in deal.evictions:
-            self._ledger.refund(self._snapshot.running[eviction.group], self._cost([(eviction.pod, eviction.node)]))
+            self._ledger.refund(self._snapshot.running[eviction.group], *self._cost([(eviction.pod, eviction.node)]))
         return all(map(self._charge, deal.starts))
 
     def may_leave(self, deal: PlanBatch) -> bool:
@@ -74,17 +77,27 @@ class Recheck:
             return False
         if not self._has_parts(deal, places):
             return False
-        wanted = self._summed((placement.node, placement.pod) for placement in places)
+        ended, claimed = self._ended_claims(deal), self._snapshot.claimed
+        wanted = self._summed(
+            ((placement.node, placement.pod) for placement in places),
+            lambda key: key not in claimed or key in ended,
+        )
         for node, devices in self._opened(places, deal).items():
             wanted[node] = _with_devices(wanted[node], devices)
         room = self._cache.room
         if not deal.waits:
             return all(room.is_free(node, load) for node, load in wanted.items())
-        freed = self._summed((eviction.node, eviction.pod) for eviction in deal.evictions)
+        freed = self._summed(((eviction.node, eviction.pod) for eviction in deal.evictions), ended.__contains__)
         for node, load in freed.items():
             kept = sum(hold is Hold.KEPT for hold in self._whole_again(node, deal).values())
             freed[node] = _with_devices(load, kept - self._unusable(node, deal))
         return all(room.is_free_later(node, load, freed.get(node, NO_LOAD)) for node, load in wanted.items())
+
+    def _ended_claims(self, deal: PlanBatch) -> AbstractSet[ClaimKey]:
+        """Return the claims of which the last users are evicted."""
+        gone = dict.fromkeys(eviction.pod for eviction in deal.evictions)
+        pods = filter(None, map(self._cache.pods.get, gone))
+        return {claim.key for claim in claims_of(pods) if self._cache.claim_charges.are_last(claim.key, gone)}
 
     def _has_parts(self, deal: PlanBatch, places: Collection[Placement]) -> bool:
         """Whether the shared GPUs still have the free parts that the plan counts on, now or after evictions."""
@@ -123,21 +136,29 @@ class Recheck:
         """Charge a start to its queue; return False if other pods have used up the quota since."""
         group = self._group(start)
         cost = self._cost((placement.pod, placement.node) for placement in start.placements)
-        if group is None or self._ledger.check(group, cost) is not None:
+        if group is None or self._ledger.check(group, *cost) is not None:
             return False
-        self._ledger.charge(group, cost)
+        self._ledger.charge(group, *cost)
         return True
 
-    def _cost(self, places: Iterable[tuple[PodUid, NodeName]]) -> Resources:
-        """Return the cost that these pods' queue is charged for these places."""
-        found = ((self._cache.pods.get(uid), self._cache.gpus.size(node)[0]) for uid, node in places)
-        return sum((pod.charge(memory_mib) for pod, memory_mib in found if pod is not None), NOTHING)
+    def _cost(self, places: Iterable[tuple[PodUid, NodeName]]) -> tuple[Resources, Sequence[ResourceClaim]]:
+        """Return what these pods' queue is charged for these places, and the claims that the pods share."""
+        found = [(pod, node) for uid, node in places if (pod := self._cache.pods.get(uid)) is not None]
+        own = sum((pod.charge(self._cache.gpus.size(node)[0]) for pod, node in found), NOTHING)
+        return own, claims_of(pod for pod, _ in found)
 
-    def _summed(self, places: Iterable[tuple[NodeName, PodUid]]) -> dict[NodeName, Load]:
-        sums: dict[NodeName, Load] = {}
+    def _summed(
+        self, places: Iterable[tuple[NodeName, PodUid]], counts: Callable[[ClaimKey], bool]
+    ) -> dict[NodeName, Load]:
+        """Return the load of these pods by node, with the shared claims that count: once each."""
+        sums, counted = dict[NodeName, Load](), set[ClaimKey]()
         for node, uid in places:
             pod, load = self._cache.pods.get(uid), sums.get(node, NO_LOAD)
-            sums[node] = load if pod is None else load.plus(pod)
+            if pod is None:
+                continue
+            claims = [claim for claim in pod.claims if claim.key not in counted and counts(claim.key)]
+            counted.update(claim.key for claim in claims)
+            sums[node] = load.plus(pod, claims)
         return sums
 
 

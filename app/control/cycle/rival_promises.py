@@ -45,9 +45,9 @@ def _is_owed(pod: Pod, node: NodeName, gang: PodGroup, snapshot: Snapshot, ledge
     group, charge = snapshot.running.get(pod.group), charge_at(snapshot, Placed(pod=pod, node=node))
     if group is None:
         return False
-    ledger.refund(group, charge)
+    ledger.refund(group, charge, pod.claims)
     is_below = ledger.is_below_deserved(group, charge, beside=gang.queue)
-    ledger.charge(group, charge)
+    ledger.charge(group, charge, pod.claims)
     return is_below
 
 

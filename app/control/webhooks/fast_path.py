@@ -74,7 +74,8 @@ class AdmissionFastPath:
         assumed, origin, pod = self._cache.assumed, _origin(newcomer.raw), newcomer.pod
         assumed.expire(self._clock())
         # A pod that shares a device is let through only after the device is known: it may need a reservation pod first.
-        if not pod.managed or pod.node is not None or pod.sharing is not None or pod.ungrouped:
+        # What a shared claim takes and costs depends on its other pods.
+        if not pod.managed or pod.node is not None or pod.sharing is not None or pod.ungrouped or pod.claims:
             return False
         if not assumed.has_room(origin) or not self._is_settled():
             return False

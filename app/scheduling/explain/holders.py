@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from app.model.dra import ClaimKey
 from app.model.names import GroupKey, NodeName, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
@@ -125,7 +126,7 @@ class _Columns:
         self._rows = state.board.stock.rows
         self._numbers = {group.key: number for number, group in enumerate(groups)}
         self._shared: dict[tuple[int, str], None] = {}
-        self._consumers = Counter[str]()
+        self._consumers = Counter[ClaimKey]()
         node, owner, sharer, amounts = list[int](), list[int](), list[bool](), list[Sequence[int]]()
         for number, group in enumerate(groups):
             for one in group.placed:

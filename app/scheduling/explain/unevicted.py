@@ -76,7 +76,7 @@ class Unevicted:
         return replace(found, clause="; ".join((*clauses, _no_move(patience_s * MOVES))))
 
     def _of(self, group: PodGroup, pods: Sequence[Pod], kinds: Sequence[HolderKind]) -> OfVictims:
-        request = quantities(self._state.most_request(pods))
+        request = quantities(self._state.most_request(group, pods))
         account, fair = self._state.ledger.accounts[group.queue], quantities(self._state.shares[group.queue].fair_share)
         over = _first_over(account, fair, request)
         asking = _Asking(group, request, is_over=over is not None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from app.model.names import GroupKey, QueueName
-from app.model.pod import Pod
+from app.model.pod import Pod, claims_of, once_milli
 from app.model.podgroup import PodGroup
 from app.model.queue import Queue
 from app.model.reason import Reason, Refusal
@@ -26,6 +26,7 @@ from app.scheduling.preemption.victims import charge_at
 from app.scheduling.queues.accounts import Quantities, quantities
 from app.scheduling.queues.order import PASSING, next_chunk
 from app.scheduling.queues.quota import empty_line, is_by_memory, least_charge, most_charge
+from app.scheduling.queues.shared_claims import with_milli
 from app.scheduling.queues.wording import amount_text
 
 SPARE_ENTRIES = 20_000
@@ -174,7 +175,7 @@ def _less(pod: Pod, nodes: NodeTable) -> Resources:
 
 
 def _judge_alone(group: PodGroup, snapshot: Snapshot, emptied: Emptied, known: _Known) -> _Answer:
-    question = group.queue, group.preemptible, group.min_member, shape_of(group.pending[0])
+    question = group.queue, group.preemptible, group.min_member, shape_of(group.pending[0]), group.pending[0].claims
     refusal = known.alone.get(question, UNKNOWN)
     if refusal is UNKNOWN:
         if len(known.alone) >= MOST_REMEMBERED:
@@ -218,7 +219,7 @@ def _refusal(group: PodGroup, snapshot: Snapshot, emptied: Emptied) -> Refusal |
 def _lost(group: PodGroup, pods: Sequence[Pod], refusal: Refusal | None, snapshot: Snapshot) -> Unsatisfiable:
     device_mib = snapshot.nodes.smallest_device_mib
     request = sum((pod.charge(device_mib) for pod in pods), NOTHING)
-    return Unsatisfiable(queue=group.queue, request=request, refusal=refusal)
+    return Unsatisfiable(queue=group.queue, request=request, refusal=refusal, claims=claims_of(pods))
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------------
@@ -292,8 +293,10 @@ def _beyond_limit(group: PodGroup, chunk: Sequence[Pod], snapshot: Snapshot) -> 
 
     All queues from the group's queue up to the root are checked.
     """
-    asked = quantities(sum((least_charge(pod, snapshot.nodes) for pod in chunk), NOTHING))
-    held = quantities(sum((charge_at(snapshot, one) for one in group.placed if group.owed), NOTHING))
+    completed = group.placed if group.owed else ()
+    own = sum((least_charge(pod, snapshot.nodes) for pod in chunk), NOTHING)
+    asked = quantities(with_milli(own, once_milli(claims_of((*chunk, *(one.pod for one in completed))))))
+    held = quantities(sum((charge_at(snapshot, one) for one in completed), NOTHING))
     for account in empty_line(snapshot.queues, group.queue) or ():
         axis = _first_over(account.limit, asked, held)
         if axis is not None:

@@ -11,6 +11,7 @@ from itertools import chain
 
 import numpy as np
 
+from app.model.dra import ClaimKey
 from app.model.names import NodeName
 from app.model.pod import Placed, Pod, ResourceClaim, Sharing
 from app.model.resources import AXES, GPU, GPU_MILLI, UNLIMITED, Amounts
@@ -53,7 +54,7 @@ class FreeResources(Copied):
     """Remembers frequent questions about the nodes. It is notified of every change of a node."""
     neighbours: Owned[Neighbours]
     """The pods on each node, for affinity; only this object changes it."""
-    _claimed: Owned[dict[str, tuple[NodeName, int]]]
+    _claimed: Owned[dict[ClaimKey, tuple[NodeName, int]]]
     changes: Value[int]
     """The number of changes of nodes. An answer is valid as long as this number is the same."""
     is_leaving: Value[bool]
@@ -83,10 +84,21 @@ class FreeResources(Copied):
         amounts = pod.request.amounts
         if not self.rows and not pod.scalars and not pod.claims:
             return amounts
-        row = [*amounts, *(0 for _ in self.rows)]
-        new = [claim for claim in pod.claims if claim.key not in self._claimed]
-        row[GPU] += sum(claim.gpu_milli for claim in new)
-        for name, count in chain(pod.scalars, *(claim.scalars for claim in new)):
+        return self._with(pod, [claim for claim in pod.claims if claim.key not in self._claimed])
+
+    def amounts_alone(self, pod: Pod) -> Sequence[int] | None:
+        """Return the same as if no other pod used the claims of the pod."""
+        return self._with(pod, pod.claims) if pod.claims else self.amounts(pod)
+
+    def users(self, claim: ResourceClaim) -> int:
+        """Return how many pods use a claim, at least 1."""
+        _, consumers = self._claimed.get(claim.key, (None, 1))
+        return max(consumers, 1)
+
+    def _with(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Sequence[int] | None:
+        row = [*pod.request.amounts, *(0 for _ in self.rows)]
+        row[GPU] += sum(claim.gpu_milli for claim in claims)
+        for name, count in chain(pod.scalars, *(claim.scalars for claim in claims)):
             if name not in self.rows:
                 return None
             row[self.rows[name]] += count
@@ -183,11 +195,14 @@ class FreeResources(Copied):
 
     def holds_in_all(self, pods: Sequence[Pod]) -> bool:
         """Return whether all nodes together will have as much as the pods request, ignoring fragmentation."""
-        asked = [0] * self.future.shape[0]
+        asked, claimed = [0] * self.future.shape[0], set[ClaimKey]()
         for pod in pods:
-            amounts = self.amounts(pod)
+            # Pods that share a claim take its devices once.
+            new = tuple(claim for claim in pod.claims if claim.key not in claimed)
+            amounts = self.amounts(replace(pod, claims=new) if pod.claims else pod)
             if amounts is None:
                 return False
+            claimed.update(claim.key for claim in new)
             asked = [one + more for one, more in zip(asked, amounts, strict=True)]
             if pod.sharing is not None:
                 # Counted on the largest GPU, of which the request is the smallest part: the sum may be too low, never
@@ -244,6 +259,8 @@ class FreeResources(Copied):
 
     def leave(self, seat: Assignment) -> None:
         """Remove a pod of the plan from the place for which it was to wait; whole devices only."""
+        for claim in seat.pod.claims:
+            self._leave_claim(claim)
         self.future[:, seat.column] += np.array(self.taken(seat.pod, seat.column), dtype=np.int64)
         self.neighbours.remove(seat.pod, seat.column)
         self.changes += 1

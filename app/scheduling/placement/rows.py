@@ -29,7 +29,9 @@ class Rows:
     shape: Numbers
     """The number of its shape; 0 for an unknown shape."""
     amounts: Amounts
-    """Shape [pod, resource]."""
+    """Shape [pod, resource]: the most that is free when the pod is gone, so each pod has all devices of its claims."""
+    elsewhere: NDArray[np.float64]
+    """The part of its milli-GPUs that counts for the other pods that share its claims."""
     alive: Mask
     shares: Mask
     """Whether the pod has parts of GPUs."""
@@ -44,6 +46,7 @@ class Rows:
             group=np.concatenate([self.group, more.group]),
             shape=np.concatenate([self.shape, more.shape]),
             amounts=np.concatenate([self.amounts, more.amounts]),
+            elsewhere=np.concatenate([self.elsewhere, more.elsewhere]),
             alive=np.concatenate([self.alive, more.alive]),
             shares=np.concatenate([self.shares, more.shares]),
             sharer=np.concatenate([self.sharer, more.sharer + len(self.node)]),
@@ -51,8 +54,8 @@ class Rows:
         )
 
     def gpus(self) -> NDArray[np.float64]:
-        """Return how many milli-GPUs the pods hold, shape [pod]. A shared GPU is divided among its pods."""
-        found = self.amounts[:, GPU].astype(np.float64)
+        """Return how many milli-GPUs the pods hold, shape [pod]: their part of shared GPUs and claims."""
+        found = self.amounts[:, GPU] - self.elsewhere
         sharing = self.alive[self.sharer]
         sharer, device = self.sharer[sharing], self.device[sharing]
         if device.size:
@@ -68,6 +71,7 @@ class _Added:
     group: list[int] = field(default_factory=list)
     shape: list[int] = field(default_factory=list)
     amounts: list[list[int]] = field(default_factory=list)
+    elsewhere: list[float] = field(default_factory=list)
     shares: list[bool] = field(default_factory=list)
     sharer: list[int] = field(default_factory=list)
     device: list[int] = field(default_factory=list)
@@ -96,7 +100,7 @@ class RowMaker:
         for group in groups:
             number = self._numbers[group.key]
             for one in group.placed:
-                column, amounts = stock.column(one.node), stock.amounts(one.pod)
+                column, amounts = stock.column(one.node), stock.amounts_alone(one.pod)
                 if column is None or amounts is None:
                     continue
                 for name in one.devices:
@@ -107,6 +111,7 @@ class RowMaker:
                 made.group.append(number)
                 made.shape.append(self._shape(one.pod))
                 made.amounts.append(list(amounts))
+                made.elsewhere.append(sum(each.gpu_milli * (1 - 1 / stock.users(each)) for each in one.pod.claims))
                 made.shares.append(bool(one.devices))
         self._made += len(made.node)
         return Rows(
@@ -114,6 +119,7 @@ class RowMaker:
             group=np.array(made.group, dtype=np.int64),
             shape=np.array(made.shape, dtype=np.int64),
             amounts=np.array(made.amounts, dtype=np.int64).reshape(len(made.node), stock.future.shape[0]),
+            elsewhere=np.array(made.elsewhere, dtype=np.float64),
             alive=np.ones(len(made.node), dtype=np.bool_),
             shares=np.array(made.shares, dtype=np.bool_),
             sharer=np.array(made.sharer, dtype=np.int64),

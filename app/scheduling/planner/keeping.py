@@ -7,14 +7,17 @@ below its deserved share: such a queue finds its places as if no room were kept.
 from collections.abc import Callable, Mapping, Sequence
 
 from app.model.names import GroupKey
-from app.model.pod import Pod
+from app.model.pod import Pod, claims_of, once_milli
 from app.model.podgroup import PodGroup
+from app.model.resources import NOTHING, Resources
 from app.scheduling.placement.emptied import Emptied
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.placement.rivals import Rivals
 from app.scheduling.placement.state import Timing
 from app.scheduling.preemption.victims import charge_at
 from app.scheduling.preemption.whatif import WhatIf
+from app.scheduling.queues.quota import least_charge
+from app.scheduling.queues.shared_claims import with_milli
 
 Seats = tuple[Assignment, ...]
 
@@ -36,23 +39,29 @@ class Keeping:
         The missing pods have to fit beside what the gang holds and within the limits, and the whole gang within the
         fair share.
         """
-        state, request = self._state, self._state.request(chunk)
-        if state.ledger.check(group, request) is not None:
+        state = self._state
+        if state.check(group, chunk) is not None:
             return False
         if not state.shares:
             state.divide()
-        whole = sum((charge_at(self._snapshot, one) for one in group.placed), request)
-        if not state.ledger.is_within_alone(group, whole, state.shares):
+        if not state.ledger.is_within_alone(group, self._whole(group, chunk), state.shares):
             return False
         return Emptied(self._snapshot).has_places(group, chunk)
+
+    def _whole(self, group: PodGroup, chunk: Sequence[Pod]) -> Resources:
+        """Return what a queue pays that holds nothing but the whole gang."""
+        placed = (charge_at(self._snapshot, one) for one in group.placed)
+        claims = claims_of((*chunk, *(one.pod for one in group.placed)))
+        missing = (least_charge(pod, self._snapshot.nodes) for pod in chunk)
+        return with_milli(sum((*placed, *missing), NOTHING), once_milli(claims))
 
     def keep(self, group: PodGroup, pods: Sequence[Pod]) -> None:
         """Keep places for the pods that find any, within the queue's fair share."""
         self._rivals.forget(group.key)
         others = (seats for key, seats in self.seats.items() if self._snapshot.groups[key].queue == group.queue)
-        total, kept = self._state.request(seat.pod for seats in others for seat in seats), list[Assignment]()
+        total, kept = self._state.request(group, [seat.pod for seats in others for seat in seats]), list[Assignment]()
         for pod in pods:
-            total += self._state.request((pod,))
+            total += self._state.request(group, (pod,))
             if not self._state.ledger.is_within(group, total, self._state.shares):
                 break
             kept += self._state.board.keep((pod,))
@@ -104,7 +113,7 @@ class Keeping:
 
     def _behind(self, group: PodGroup, chunk: Sequence[Pod]) -> dict[GroupKey, Seats]:
         """Return the room kept for gangs of other queues, if the group's queue is below its deserved share."""
-        request, groups, ledger = self._state.request(chunk), self._snapshot.groups, self._state.ledger
+        request, groups, ledger = self._state.request(group, chunk), self._snapshot.groups, self._state.ledger
         return {
             key: seats
             for key, seats in self.seats.items()

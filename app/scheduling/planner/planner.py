@@ -133,7 +133,7 @@ def fitting(snapshot: Snapshot, group: PodGroup, pod: Pod, policy: Policy = DEFA
 
     Return a refusal when the pod of this group could not start on any node.
     """
-    refusal = group.refusal or QueueLedger(snapshot).check(group, least_charge(pod, snapshot.nodes))
+    refusal = group.refusal or QueueLedger(snapshot).check(group, least_charge(pod, snapshot.nodes), pod.claims)
     return refusal or PlacementState(snapshot, policy.strategy).allowed(pod)
 
 

@@ -50,8 +50,8 @@ def first_owed(
 
 def finds_room(state: WhatIf, group: PodGroup) -> bool:
     """Return whether the group's next pods find room now, without evictions."""
-    chunk, request = state.next_of(group)
-    if not chunk or state.ledger.check(group, request) is not None:
+    chunk, _ = state.next_of(group)
+    if not chunk or state.refusal_of_next(group) is not None:
         return False
     if len(chunk) == 1 and group.root is None:
         return state.board.find(chunk[0]) is not None
@@ -63,8 +63,8 @@ def may_be_taken_back(state: WhatIf, group: PodGroup, owed: PodGroup) -> bool:
     if not is_above_share(state, group.queue):
         return False
     pods, _ = state.next_of(owed)
-    judgement = Judgement(state.ledger, state.shares, owed, quantities(state.most_request(pods)))
-    held = quantities(state.request(seat.pod for seat in state.seated))
+    judgement = Judgement(state.ledger, state.shares, owed, quantities(state.most_request(owed, pods)))
+    held = quantities(state.freed_by(group, [seat.pod for seat in state.seated]))
     if not judgement.may_begin() or not judgement.reclaimable({group.queue: [held]}):
         return False
     board = state.board.copy()

@@ -26,7 +26,7 @@ class NodeRoom:
         self._evictable = base.evictable
         self.stock = base.board.stock
         # Where quota is the obstacle, an eviction helps wherever it is.
-        is_over = base.ledger.check(group, base.most_request(pods)) is not None
+        is_over = base.check_most(group, pods) is not None
         # A pod on one node may also keep a pod away from all other nodes of a domain.
         is_near = any(pod.near or pod.labels is not None for pod in pods)
         self.is_moot = is_over or is_near

@@ -7,17 +7,16 @@ PodGroup has waited for. A PodGroup of a queue that holds less than it deserves 
 Nobody is owed that pods move. So every PodGroup waits for consolidation, and `longest_s` is about a day for it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import frexp, inf, ldexp
 
 from app.model.names import GroupKey
-from app.model.pod import Placed
 from app.model.podgroup import PodGroup
 from app.model.resources import CPU, GPU, MEMORY
-from app.scheduling.preemption.victims import VictimBatch, charge_at
+from app.scheduling.preemption.victims import VictimBatch
 from app.scheduling.preemption.whatif import WhatIf
-from app.scheduling.queues.accounts import Quantities, quantities
+from app.scheduling.queues.accounts import Quantities
 from app.scheduling.queues.reclaimable import within
 
 MOVES = 288
@@ -51,7 +50,7 @@ class Patience:
             return True
         waited_s = self._waited_s(group)
         axis = self.axis(pods)
-        lost = sum(self._worked(state, chunk.group, chunk.placed, axis) for chunk in chunks)
+        lost = sum(self._worked(chunk, axis) for chunk in chunks)
         if lost <= pods[axis] * waited_s:
             return True
         self._ask_again(group)
@@ -71,14 +70,14 @@ class Patience:
         """Return the resource by which lost work is compared with these pods' waiting."""
         return next((axis for axis in (GPU, CPU, MEMORY) if pods[axis]), GPU)
 
-    def price(self, state: WhatIf, chunk: VictimBatch, axis: int) -> int:
+    def price(self, chunk: VictimBatch, axis: int) -> int:
         """Return a number that orders moves: by the work that they lose, then by the amount and the CPU.
 
         It is 0 without patience: then lost work does not count, and the eviction order decides.
         """
         if not self.longest_s:
             return 0
-        worked = int(self._worked(state, chunk.group, chunk.placed, axis))
+        worked = int(self._worked(chunk, axis))
         return ((worked + chunk.charge[axis]) << _CPU_BITS) + min(chunk.charge[CPU], (1 << _CPU_BITS) - 1)
 
     def find_too_dear(self, group: PodGroup) -> None:
@@ -109,9 +108,9 @@ class Patience:
     def _is_over(self, group: PodGroup) -> bool:
         return self.longest_s <= self._waited_s(group)
 
-    def _worked(self, state: WhatIf, group: PodGroup, placed: Sequence[Placed], axis: int) -> float:
-        """Return the work that is lost when these pods are evicted: an amount times seconds."""
-        return group.unsaved_s(self.now) * sum(quantities(charge_at(state.snapshot, one))[axis] for one in placed)
+    def _worked(self, chunk: VictimBatch, axis: int) -> float:
+        """Return the work that is lost when a batch is evicted: an amount times seconds."""
+        return chunk.group.unsaved_s(self.now) * chunk.charge[axis]
 
 
 def is_deserved(state: WhatIf, group: PodGroup, pods: Quantities) -> bool:

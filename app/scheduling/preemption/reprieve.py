@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from app.model.names import GroupKey
-from app.model.pod import Placed, Pod
+from app.model.pod import Placed, Pod, claims_of, once_milli
 from app.model.resources import GPU, GPU_MILLI, NOTHING, Amounts
 from app.scheduling.placement.topology import fitting_counts
 from app.scheduling.preemption.lineup import Lineup
@@ -80,8 +80,9 @@ def rank_of(chunk: VictimBatch) -> tuple[int, int, float]:
 
 
 def gpus_of(chunk: VictimBatch) -> int:
-    """Return how many milli-GPUs a chunk holds; a part of a GPU counts as a whole GPU."""
-    return sum(one.pod.request.gpu_milli + GPU_MILLI * len(one.devices) for one in chunk.placed)
+    """Return how many milli-GPUs a chunk holds; a part of a GPU counts as a whole GPU, and each claim once."""
+    own = sum(one.pod.request.gpu_milli + GPU_MILLI * len(one.devices) for one in chunk.placed)
+    return own + once_milli(claims_of(one.pod for one in chunk.placed))
 
 
 class _Places:
@@ -125,8 +126,9 @@ class _Places:
         gone = lost_of(chunk, self._found)
         staying = [one for one in chunk.placed if one.pod.uid in gone]
         request = sum((charge_at(self._found.snapshot, one) for one in staying), NOTHING)
+        claims = claims_of(one.pod for one in staying)
         rooms = self._rooms_with(staying)
-        if not rooms or self._ledger.check(chunk.group, request) is not None:
+        if not rooms or self._ledger.check(chunk.group, request, claims) is not None:
             return False
         columns = np.array(list(rooms))
         before, slots = self._room[:, columns], self._slots(columns)
@@ -136,7 +138,7 @@ class _Places:
             self._room[:, columns] = before
             return False
         self.spare -= fewer
-        self._ledger.charge(chunk.group, request)
+        self._ledger.charge(chunk.group, request, claims)
         return True
 
     def _slots(self, columns: Amounts) -> int:

@@ -22,7 +22,7 @@ def resettle(state: WhatIf, turns: Turns, asking: PodGroup | None = None) -> boo
         is_asking = asking is not None and group.key == asking.key
         chunk = group.pending if is_asking else next_chunk(group)
         # Pods that a partially bound gang still needs may be missing. Then no other pod of the gang starts.
-        may = chunk and state.ledger.check(group, state.request(chunk)) is None
+        may = chunk and state.check(group, chunk) is None
         if is_asking:
             seats = state.start(group, chunk, timing=LATER) if may else None
             if seats is None:

@@ -140,7 +140,7 @@ class VictimSearch:
         found = self._trials.attempt(step, ())
         if found is not None:
             return found
-        axis = moving.axis(quantities(state.most_request(pods)))
+        axis = moving.axis(quantities(state.most_request(self._group, pods)))
         movable = self._unsafe(state.evictable.any_of(self._scopes))
         # Groups that moved earlier in this plan stay: `evictable` has their new places.
         movable[[state.evictable.ids[key] for key in state.changed if key in state.evictable.ids]] = False
@@ -149,7 +149,7 @@ class VictimSearch:
             pods[0],
             self._near,
             movable,
-            price=lambda chunk: moving.price(state, chunk, axis),
+            price=lambda chunk: moving.price(chunk, axis),
             budget=self._budget,
         )
         for chunks in sets:
@@ -237,7 +237,7 @@ class VictimSearch:
 
     def _is_moot(self, pods: Sequence[Pod]) -> bool:
         """Whether an eviction may help wherever it is."""
-        is_over = self._before.ledger.check(self._group, self._before.most_request(pods)) is not None
+        is_over = self._before.check_most(self._group, pods) is not None
         return is_over or any(pod.near or pod.labels is not None or pod.claims for pod in pods)
 
     def _solve_thoroughly(self, pods: Sequence[Pod]) -> WhatIf | None:

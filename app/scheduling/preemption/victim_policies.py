@@ -1,12 +1,12 @@
 """The three victim policies: reclaim a queue's share, preempt by priority, consolidate free room."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from app.model.decision import Action
 from app.model.names import GroupKey, QueueName
-from app.model.pod import Pod
+from app.model.pod import Placed, Pod, claims_of
 from app.model.podgroup import PodGroup
 from app.model.resources import NOTHING
 from app.scheduling.preemption import bound, prospects
@@ -19,6 +19,7 @@ from app.scheduling.preemption.whatif import WhatIf
 from app.scheduling.queues.accounts import Quantities, quantities
 from app.scheduling.queues.order import next_chunk
 from app.scheduling.queues.reclaimable import Judgement
+from app.scheduling.queues.shared_claims import with_milli
 
 Age = Callable[[PodGroup, PodGroup], Safety]
 """How far min-runtime makes the second group safe from the first."""
@@ -46,7 +47,7 @@ class Consolidate:
     def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
         """Return that pods of any queue may be moved, unless their work alone is more than the group has waited for."""
         every = Scope(bare=False, moved=True)
-        most = self.moving.most_lost(group, quantities(state.most_request(pods)))
+        most = self.moving.most_lost(group, quantities(state.most_request(group, pods)))
         if most == inf:
             return (every,)
         limited = replace(every, worked=(self.moving.now, most))
@@ -82,7 +83,7 @@ class Preempt:
 
     def may_begin(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> bool:
         """Return whether a non-preemptible group stays within its queue's quota. Evictions would not change that."""
-        return state.ledger.over_quota(group, state.request(pods)) is None
+        return state.over_quota(group, pods) is None
 
     def scopes(self, _: WhatIf, group: PodGroup, __: Sequence[Pod]) -> Sequence[Scope]:
         """Return that only pods of the same queue and of lower priority may be evicted."""
@@ -132,27 +133,20 @@ class Reclaim:
         """Return whether these chunks are what their queues hold beyond their share; other victims are unknown."""
 
         def is_fair() -> bool:
-            by_queue: dict[QueueName, list[Quantities]] = {}
-            for chunk in lost:
-                by_queue.setdefault(chunk.group.queue, []).append(chunk.charge)
-            return _judgement(state, group, pods).reclaimable(by_queue)
+            charges = _charges_of(state, ((chunk, chunk.placed) for chunk in lost))
+            return _judgement(state, group, pods).reclaimable(charges)
 
-        may_lose = self.patience.may_lose(state, group, quantities(state.most_request(pods)), lost)
+        may_lose = self.patience.may_lose(state, group, quantities(state.most_request(group, pods)), lost)
         return self.patience.agrees(group, is_fair, may_lose=may_lose)
 
     def allows(self, found: Found) -> bool:
         """Return whether each queue loses only what it holds beyond its share, and the group has waited long enough."""
 
         def is_fair() -> bool:
-            lost: dict[QueueName, list[Quantities]] = {}
-            for chunk in found.chunks:
-                gone = lost_of(chunk, found.after)
-                if len(gone) == len(chunk.placed):
-                    lost.setdefault(chunk.group.queue, []).append(chunk.charge)
-                elif gone:
-                    parts = (charge_at(found.before.snapshot, one) for one in chunk.placed if one.pod.uid in gone)
-                    lost.setdefault(chunk.group.queue, []).append(quantities(sum(parts, NOTHING)))
-            return _judgement(found.before, found.group, found.pods).reclaimable(lost)
+            gone = ((chunk, lost_of(chunk, found.after)) for chunk in found.chunks)
+            lost = ((chunk, [one for one in chunk.placed if one.pod.uid in uids]) for chunk, uids in gone if uids)
+            charges = _charges_of(found.before, lost)
+            return _judgement(found.before, found.group, found.pods).reclaimable(charges)
 
         if self._only_moves(found):
             return _pays(self.moving, found, is_fair)
@@ -161,7 +155,7 @@ class Reclaim:
 
     def _only_moves(self, found: Found) -> bool:
         """Return whether pods only move, for a whole group that its queue does not deserve."""
-        request = quantities(found.before.most_request(found.pods))
+        request = quantities(found.before.most_request(found.group, found.pods))
         is_whole = len(found.pods) == len(next_chunk(found.group))
         is_lost = any(lost_of(chunk, found.after) for chunk in found.chunks)
         return is_whole and not is_lost and not is_deserved(found.before, found.group, request)
@@ -210,9 +204,25 @@ class Sparing:
         return self.aim.allows(found)
 
 
+def _charges_of(
+    before: WhatIf, lost: Iterable[tuple[VictimBatch, Sequence[Placed]]]
+) -> Mapping[QueueName, Sequence[Quantities]]:
+    """Return what each queue no longer pays when these pods leave, batch by batch: a claim ends with its last user."""
+    claims, found = before.ledger.claims.copy(), dict[QueueName, list[Quantities]]()
+    for chunk, placed in lost:
+        shared = claims_of(one.pod for one in placed)
+        if len(placed) == len(chunk.placed) and not shared:
+            charge = chunk.charge
+        else:
+            own = sum((charge_at(before.snapshot, one) for one in placed), NOTHING)
+            charge = quantities(with_milli(own, -claims.remove(chunk.group, shared)[0]))
+        found.setdefault(chunk.group.queue, []).append(charge)
+    return found
+
+
 def _may_lose(patience: Patience, found: Found, pods: Sequence[Pod]) -> bool:
     """Return whether these pods of the group have waited long enough for all its victims."""
-    request = quantities(found.before.most_request(pods))
+    request = quantities(found.before.most_request(found.group, pods))
     gone = (chunk for chunk in found.chunks if is_touched(chunk, found.after, found.before))
     return patience.may_lose(found.before, found.group, request, gone)
 
@@ -224,4 +234,4 @@ def _pays(patience: Patience, found: Found, is_fair: Callable[[], bool]) -> bool
 
 
 def _judgement(state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Judgement:
-    return Judgement(state.ledger, state.shares, group, quantities(state.most_request(pods)))
+    return Judgement(state.ledger, state.shares, group, quantities(state.most_request(group, pods)))

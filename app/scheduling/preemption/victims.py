@@ -15,15 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.model.decision import Share
+from app.model.dra import ClaimKey
 from app.model.names import GroupKey, NodeName, QueueName
-from app.model.pod import Placed, Pod
+from app.model.pod import Placed, Pod, claims_of, once_milli
 from app.model.podgroup import PodGroup
-from app.model.resources import QUOTA_AXES, Resources
-from app.model.snapshot import Mask, Snapshot
+from app.model.resources import NOTHING, QUOTA_AXES, Resources
+from app.model.snapshot import NO_USERS, Mask, Snapshot
 from app.scheduling.placement.rows import are_alike
 from app.scheduling.queues.accounts import Quantities, quantities
 from app.scheduling.queues.order import Contender, Elastic, last_chunk, start_order, turn
 from app.scheduling.queues.quota import QueueLedger
+from app.scheduling.queues.shared_claims import with_milli
 
 LastTurn = tuple[int, int, float, int, str, str]
 """A PodGroup's place among the running PodGroups of its queue: the last place is evicted first."""
@@ -45,7 +47,7 @@ class VictimBatch:
     """The group before the eviction."""
     placed: tuple[Placed, ...]
     charge: Quantities
-    """What the queue no longer pays after the eviction."""
+    """What the queue no longer pays after the eviction. It still pays for claims that other pods of it use."""
     turn: LastTurn
     """The group's place in its queue before the eviction: the last place is evicted first."""
     is_alike: bool
@@ -138,12 +140,10 @@ class VictimCandidates:
         return self._batch(group, placed) if placed else None
 
     def _batch(self, group: PodGroup, placed: tuple[Placed, ...]) -> VictimBatch:
-        charges = (quantities(charge_at(self._snapshot, one)) for one in placed)
-        cpu, memory, gpu = (sum(amounts) for amounts in zip(*charges, strict=True))
         return VictimBatch(
             group=group,
             placed=placed,
-            charge=(cpu, memory, gpu),
+            charge=quantities(_charge(self._snapshot, group, placed)),
             turn=last_turn(group),
             is_alike=are_alike(placed),
         )
@@ -177,6 +177,21 @@ def charge_at(snapshot: Snapshot, placed: Placed) -> Resources:
         return placed.pod.charge(1)
     column = snapshot.nodes.index.get(placed.node)
     return placed.pod.charge(1 if column is None else int(snapshot.nodes.device_memory_mib[column]))
+
+
+def _charge(snapshot: Snapshot, group: PodGroup, placed: Sequence[Placed]) -> Resources:
+    """Return what the group's queue no longer pays when these pods leave; other PodGroups do not change."""
+    own = sum((charge_at(snapshot, one) for one in placed), NOTHING)
+    claims = claims_of(one.pod for one in placed)
+    if not claims:
+        return own
+    before, users = snapshot.running.get(group.key, group), Counter[ClaimKey]()
+    users.update(claim.key for one in group.placed for claim in one.pod.claims)
+    users.subtract(claim.key for one in before.placed for claim in one.pod.claims)
+    users.subtract(claim.key for claim in claims)
+    for key in dict.fromkeys(users):
+        users[key] += snapshot.claim_users.get((group.queue, key), NO_USERS).placed
+    return with_milli(own, once_milli([claim for claim in claims if users[claim.key] <= 0]))
 
 
 class _Place:

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.model.decision import Action, Eviction, Share
 from app.model.names import GroupKey, PodUid, QueueName
-from app.model.pod import Placed, Pod
+from app.model.pod import Placed, Pod, ResourceClaim, claims_of
 from app.model.podgroup import PodGroup
 from app.model.reason import Refusal
 from app.model.resources import NOTHING, Amounts, Resources
@@ -24,8 +24,9 @@ from app.scheduling.preemption.evictable import Evictable, Scope
 from app.scheduling.preemption.foremost import Foremost
 from app.scheduling.preemption.victims import VictimCandidates, charge_at
 from app.scheduling.queues.fairshare import fair_shares
-from app.scheduling.queues.order import next_chunk
-from app.scheduling.queues.quota import QueueLedger, is_by_memory, least_charge, most_charge
+from app.scheduling.queues.next_pods import NextPods, least_of, most_of, summed
+from app.scheduling.queues.quota import QueueLedger, is_by_memory
+from app.scheduling.queues.shared_claims import with_milli
 
 MOST_SIZES = 4
 """How many GPU sizes are tried one after the other; the smallest size is one of them."""
@@ -76,7 +77,7 @@ class WhatIf(Copied):
     """Why the queue may not pay for the places that were found last; None if there were none, or if it may pay."""
     prospects: Common[Prospects]
     _slots: Common[tuple[object, Slots | None]]
-    _next: Common[dict[GroupKey, tuple[PodGroup, tuple[Pod, ...], Resources, Resources]]]
+    _next: Common[dict[GroupKey, NextPods]]
     _roster: Common[VictimCandidates | None]
     _evictable: Common[Evictable | None]
 
@@ -133,30 +134,50 @@ class WhatIf(Copied):
 
     def next_of(self, group: PodGroup) -> tuple[tuple[Pod, ...], Resources]:
         """Return the pods that start next, and the least that their queue may have to pay for them (for limits)."""
-        _, pods, least, _ = self._next_known(group)
-        return pods, least
+        found = self._next_known(group)
+        return found.pods, self.ledger.total(group, found.least, found.claims)
 
     def most_of_next(self, group: PodGroup) -> Resources:
         """Return the most that the queue may have to pay for these pods; fair shares and turns use the most."""
-        return self._next_known(group)[-1]
+        found = self._next_known(group)
+        return self.ledger.total(group, found.most, found.claims)
 
-    def _next_known(self, group: PodGroup) -> tuple[PodGroup, tuple[Pod, ...], Resources, Resources]:
-        """Return both charges, computed once while the group does not change; shared with all copies."""
+    def refusal_of_next(self, group: PodGroup) -> Refusal | None:
+        """Return why the group's queue may not pay for the pods that start next; None when it may."""
+        found = self._next_known(group)
+        return self.ledger.check(group, found.least, found.claims)
+
+    def _next_known(self, group: PodGroup) -> NextPods:
+        """Return these pods and their charges, computed once while the group does not change, for all copies."""
         found = self._next.get(group.key)
-        if found is None or found[0] is not group:
-            pods = next_chunk(group)
-            least = least_charge(pods[0], self.snapshot.nodes) if len(pods) == 1 else self.request(pods)
-            most = self.most_request(pods) if any(map(is_by_memory, pods)) else least
-            found = self._next[group.key] = group, pods, least, most
+        if found is None or found.group is not group:
+            found = self._next[group.key] = NextPods.of(group, self.snapshot.nodes)
         return found
 
-    def request(self, pods: Iterable[Pod]) -> Resources:
+    def request(self, group: PodGroup, pods: Sequence[Pod]) -> Resources:
         """Return the least that a queue may have to pay for pods that have no node yet; limits use the least."""
-        return _sum(least_charge(pod, self.snapshot.nodes) for pod in pods)
+        return self.ledger.total(group, least_of(pods, self.snapshot.nodes), claims_of(pods))
 
-    def most_request(self, pods: Iterable[Pod]) -> Resources:
+    def most_request(self, group: PodGroup, pods: Sequence[Pod]) -> Resources:
         """Return the most that a queue may have to pay for these pods (used to decide what other queues lose)."""
-        return _sum(most_charge(pod, self.snapshot.nodes) for pod in pods)
+        return self.ledger.total(group, most_of(pods, self.snapshot.nodes), claims_of(pods))
+
+    def check(self, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
+        """Return why the group's queue may not pay for these pods even at the least; None when it may."""
+        return self.ledger.check(group, least_of(pods, self.snapshot.nodes), claims_of(pods))
+
+    def check_most(self, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
+        """Return why the group's queue may not pay the most that these pods may cost; None when it may."""
+        return self.ledger.check(group, most_of(pods, self.snapshot.nodes), claims_of(pods))
+
+    def over_quota(self, group: PodGroup, pods: Sequence[Pod]) -> Refusal | None:
+        """Return why the non-preemptible quota does not allow these pods; None when it does."""
+        return self.ledger.over_quota(group, least_of(pods, self.snapshot.nodes), claims_of(pods))
+
+    def freed_by(self, group: PodGroup, pods: Sequence[Pod]) -> Resources:
+        """Return the least that the group's queue no longer pays when these of its pods lose their places again."""
+        freed_milli, _ = self.ledger.claims.copy().remove(group, claims_of(pods))
+        return with_milli(least_of(pods, self.snapshot.nodes), -freed_milli)
 
     def start(self, group: PodGroup, pods: Sequence[Pod], *, timing: Timing) -> tuple[Assignment, ...] | None:
         """Place pods that start together and charge their queue, or change nothing and return None."""
@@ -177,7 +198,7 @@ class WhatIf(Copied):
         if home and seats is None:
             self.board.let_go(home)
         elif home:
-            self.ledger.charge(group, self._charge(home))
+            self._pay(group, home)
         if seats is None:
             return None
         come = tuple(self._settled(seat) for seat in (*home, *seats))
@@ -210,7 +231,7 @@ class WhatIf(Copied):
         else:
             seats = gang.place(self.board, group, pods, timing=timing)
         if seats is not None:
-            self.ledger.charge(group, self._charge(seats))
+            self._pay(group, seats)
         return seats
 
     def _place_within_quota(
@@ -225,16 +246,20 @@ class WhatIf(Copied):
         for least in (*sizes[: MOST_SIZES - 1], *sizes[MOST_SIZES - 1 :][-1:]):
             board = self.board.copy()
             seats = gang.place(board, group, pods, timing=timing, where=Where(memory_mib >= least))
-            refusal = None if seats is None else self.ledger.check(group, self._charge(seats))
+            refusal = None if seats is None else self.ledger.check(group, *self._charge(seats))
             self.too_dear = refusal or self.too_dear
             if seats is not None and refusal is None:
                 self.board = board
                 return seats
         return None
 
-    def _charge(self, seats: Iterable[Assignment]) -> Resources:
+    def _pay(self, group: PodGroup, seats: Sequence[Assignment]) -> None:
+        self.ledger.charge(group, *self._charge(seats))
+
+    def _charge(self, seats: Sequence[Assignment]) -> tuple[Resources, tuple[ResourceClaim, ...]]:
         memory = self.snapshot.nodes.device_memory_mib
-        return _sum(seat.pod.charge(int(memory[seat.column])) for seat in seats)
+        cost = summed(seat.pod.charge(int(memory[seat.column])) for seat in seats)
+        return cost, claims_of(seat.pod for seat in seats)
 
     def evict(self, group: PodGroup, leaving: Iterable[Placed], action: Action, beneficiary: GroupKey | None) -> None:
         """Evict pods of a running group; a pod that was to move loses its new place."""
@@ -245,7 +270,7 @@ class WhatIf(Copied):
         for placed in leaving:
             before = self.leaving.get(placed.pod.uid)
             self.board.give_back(placed)
-            self.ledger.refund(group, charge_at(self.snapshot, placed))
+            self.ledger.refund(group, charge_at(self.snapshot, placed), placed.pod.claims)
             first = before.placed if before else placed
             self.leaving[placed.pod.uid] = Leaving(original, first, action, beneficiary)
             gone.add(placed.pod.uid)
@@ -298,8 +323,9 @@ class WhatIf(Copied):
         """Let these pods of a group stay in their places if all of them have room and the group is then whole."""
         group, now = lost[0].group, self.changed[lost[0].group.key]
         after = replace(now, placed=(*now.placed, *(each.placed for each in lost)))
-        request, board = _sum(charge_at(self.snapshot, each.placed) for each in lost), self.board.copy()
-        if not gang.is_whole(after) or self.ledger.check(group, request) is not None:
+        request, board = summed(charge_at(self.snapshot, each.placed) for each in lost), self.board.copy()
+        claims = claims_of(each.placed.pod for each in lost)
+        if not gang.is_whole(after) or self.ledger.check(group, request, claims) is not None:
             return False
         for each in lost:
             home = self._home(each, board)
@@ -307,7 +333,7 @@ class WhatIf(Copied):
                 return False
             board.take((home,))
         self.board = board
-        self.ledger.charge(group, request)
+        self.ledger.charge(group, request, claims)
         self.changed[group.key] = after
         for each in lost:
             del self.leaving[each.placed.pod.uid]
@@ -332,12 +358,6 @@ class WhatIf(Copied):
             moves_to=target.node if target else None,
             devices=target.devices if target else (),
         )
-
-
-def _sum(amounts: Iterable[Resources]) -> Resources:
-    # Most sums are of one pod.
-    first, *more = (*amounts, NOTHING)
-    return sum(more[:-1], first) if more else first
 
 
 def _without(pending: Sequence[Pod], started: Iterable[Pod]) -> tuple[Pod, ...]:

@@ -5,16 +5,18 @@ v0.13's (`resource_division`), in exact integers. KAI uses doubles: where a part
 error, KAI's floor may be one GPU lower than ours.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from app.model.decision import Share
+from app.model.dra import ClaimKey
 from app.model.names import QueueName
 from app.model.past import MICRO, Past
 from app.model.queue import ORPHANED, WEIGHT_SCALE, Queue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
-from app.model.snapshot import Snapshot
+from app.model.snapshot import NO_USERS, Snapshot
 from app.scheduling.queues.accounts import Account, Quantities, quantities
 from app.scheduling.queues.quota import QueueLedger
 
@@ -165,13 +167,24 @@ def _useful(ledger: QueueLedger, snapshot: Snapshot) -> dict[QueueName, Sequence
     """Return what each queue holds and requests, without requests that can never be satisfied."""
     useful: dict[QueueName, Sequence[int]] = {name: each.requested for name, each in ledger.accounts.items()}
     lost = ((each.queue, each.request) for each in snapshot.unsatisfiable.values())
-    for queue, amounts in (*lost, *snapshot.overstated.items()):
+    for queue, amounts in (*lost, *_useless_claims(snapshot), *snapshot.overstated.items()):
         payer = ledger.accounts.get(queue)
         # Requests in an invalid queue were never counted.
         for account in () if payer is None or payer.queue.problem else ledger.ancestors(queue):
             before, request = useful[account.name], quantities(amounts)
             useful[account.name] = [amount - each for amount, each in zip(before, request, strict=True)]
     return useful
+
+
+def _useless_claims(snapshot: Snapshot) -> Iterator[tuple[QueueName, Resources]]:
+    """Yield what queues request for shared claims all of whose pods can never run."""
+    users, cost_milli = Counter[tuple[QueueName, ClaimKey]](), dict[ClaimKey, int]()
+    for lost in snapshot.unsatisfiable.values():
+        users.update((lost.queue, claim.key) for claim in lost.claims)
+        cost_milli.update((claim.key, claim.cost_milli) for claim in lost.claims)
+    for (queue, key), count in users.items():
+        if count >= snapshot.claim_users.get((queue, key), NO_USERS).known:
+            yield queue, Resources(gpu_milli=cost_milli[key])
 
 
 def _among(

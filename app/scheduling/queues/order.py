@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from app.model.decision import Share
 from app.model.names import QueueName
-from app.model.pod import Placed, Pod
+from app.model.pod import Placed, Pod, claims_of
 from app.model.podgroup import PodGroup, PodSet
 from app.model.queue import Queue
 from app.model.reason import Reason
@@ -148,9 +148,12 @@ def _first_by_pod_set(group: PodGroup) -> dict[str, Pod]:
     return first
 
 
-def _next_request(group: PodGroup, nodes: NodeTable) -> Quantities:
+def _next_request(group: PodGroup, ledger: QueueLedger, nodes: NodeTable) -> Quantities:
     cpu_milli = memory_bytes = gpu_milli = 0
-    for pod in next_chunk(group):
+    chunk = next_chunk(group)
+    if claims := claims_of(chunk):
+        gpu_milli = ledger.claims.unpaid_milli(group.queue, claims)
+    for pod in chunk:
         charge = most_charge(pod, nodes)
         cpu_milli += charge.cpu_milli
         memory_bytes += charge.memory_bytes
@@ -249,12 +252,12 @@ class _Place:
         self.rank: Rank | None = None
         self.ranked: tuple[Sequence[int], Quantities] | None = None
 
-    def line_up(self, siblings: "list[_Entry]", allocated: Sequence[int], nodes: NodeTable) -> None:
+    def line_up(self, siblings: "list[_Entry]", ledger: QueueLedger, nodes: NodeTable) -> None:
         """Update the queue's place among its siblings. Earlier entries become stale."""
         self.stamp += 1
-        self.request = self._next_request(nodes)
+        self.request = self._next_request(ledger, nodes)
         if self.request is not None:
-            heappush(siblings, (self._rank(allocated, self.request), self.stamp, self))
+            heappush(siblings, (self._rank(ledger.accounts[self.name].allocated, self.request), self.stamp, self))
 
     def _rank(self, allocated: Sequence[int], request: Quantities) -> Rank:
         asked = tuple(allocated), request
@@ -262,9 +265,9 @@ class _Place:
             self.rank, self.ranked = self.contender.rank(allocated, request), asked
         return self.rank
 
-    def _next_request(self, nodes: NodeTable) -> Quantities | None:
+    def _next_request(self, ledger: QueueLedger, nodes: NodeTable) -> Quantities | None:
         if self.groups:
-            return _next_request(self.groups[0][2], nodes)
+            return _next_request(self.groups[0][2], ledger, nodes)
         child = _first(self.children)
         return child.request if child else None
 
@@ -366,4 +369,4 @@ class Turns:
 
     def _line_up(self, place: _Place) -> None:
         siblings = place.parent.children if place.parent else self._top
-        place.line_up(siblings, self._ledger.accounts[place.name].allocated, self._nodes)
+        place.line_up(siblings, self._ledger, self._nodes)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app.model.decision import Share
 from app.model.names import QueueName
-from app.model.pod import Pod
+from app.model.pod import Pod, ResourceClaim
 from app.model.podgroup import PodGroup
 from app.model.queue import ORPHANED, Queue
 from app.model.reason import Reason, Refusal
@@ -18,7 +18,9 @@ from app.scheduling.copies import Claims, Common, Copied, Owned, Value
 from app.scheduling.placement import fit
 from app.scheduling.queues import wording
 from app.scheduling.queues.accounts import Account, Quantities, QueueLine, quantities, sums_of, tree
+from app.scheduling.queues.shared_claims import SharedClaims, with_milli
 
+Claimed = Sequence[ResourceClaim]
 _Saying = Callable[[Account, int, int], Refusal]
 """A function that words the refusal of an amount on an axis by an account."""
 
@@ -80,6 +82,8 @@ class QueueLedger(Copied):
     """Refusals by all their inputs: ten thousand pods of one template are refused for one cause."""
     _parting: Common[dict[tuple[QueueName, QueueName], tuple[QueueName, QueueName] | None]]
     """Depends on the queue lines only. Cached because every start compares every queue that has pending PodGroups."""
+    claims: Owned[SharedClaims]
+    """The users of shared claims. Only this class changes them."""
     charged: Owned[list[QueueName]]
     """The leaf queue of every charge so far. Each reader keeps its own index into this list."""
 
@@ -93,6 +97,7 @@ class QueueLedger(Copied):
             for each in orphans:
                 lost.add(each)
         self._own, self._said, self._parting, self.charged = set(), {}, {}, []
+        self.claims = SharedClaims(snapshot)
 
     def ancestors(self, name: QueueName) -> tuple[Account, ...]:
         """Return the accounts that are charged for a queue: its own and the accounts of its valid ancestors."""
@@ -122,9 +127,17 @@ class QueueLedger(Copied):
             return found.charged
         return (ORPHANED.name,) if ORPHANED.name in self.accounts else ()
 
-    def check(self, group: PodGroup, request: Resources) -> Refusal | None:
-        """Return why `request` may not be started for the group now. Return None when it may."""
-        return self.standing(group) or self.over_limit(group, request) or self.over_quota(group, request)
+    # In what follows, `request` does not include `claims`: the shared claims of the pods, as often as pods use them.
+
+    def check(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> Refusal | None:
+        """Return why pods with this request may not be started for the group now. Return None when they may."""
+        return (
+            self.standing(group) or self.over_limit(group, request, claims) or self.over_quota(group, request, claims)
+        )
+
+    def total(self, group: PodGroup, request: Resources, claims: Claimed) -> Resources:
+        """Return what the group's queue pays more when pods with this request start."""
+        return with_milli(request, self.claims.unpaid_milli(group.queue, claims)) if claims else request
 
     def standing(self, group: PodGroup) -> Refusal | None:
         """Return why the group's queue accepts no pods (KAI: pods use leaf queues). None when it accepts pods."""
@@ -139,8 +152,9 @@ class QueueLedger(Copied):
             return wording.refused(Reason.QUEUE_IS_NOT_A_LEAF, sentence, queue=name)
         return None
 
-    def over_limit(self, group: PodGroup, request: Resources) -> Refusal | None:
+    def over_limit(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> Refusal | None:
         """Judge the limits of the group's queue and of every ancestor. The queue must be valid."""
+        request = self.total(group, request, claims)
         asked = quantities(request)
         for account in self.ancestors(group.queue):
             axis = account.over_limit(asked)
@@ -148,10 +162,11 @@ class QueueLedger(Copied):
                 return self._refusal(wording.over_limit, account, axis, group, request)
         return None
 
-    def over_quota(self, group: PodGroup, request: Resources) -> Refusal | None:
+    def over_quota(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> Refusal | None:
         """Judge a non-preemptible group by the deserved shares on its line. The queue must be valid."""
         if group.preemptible:
             return None
+        request = with_milli(request, self.claims.unpaid_firm_milli(group.queue, claims))
         asked = quantities(request)
         for account in self.ancestors(group.queue):
             axis = account.over_quota(asked)
@@ -213,22 +228,24 @@ class QueueLedger(Copied):
             if asked[axis] > 0
         )
 
-    def charge(self, group: PodGroup, request: Resources) -> None:
-        """Add `request` to what the group's queue and every ancestor hold."""
-        self._add(group, quantities(request))
+    def charge(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> None:
+        """Add what pods of the group cost to what its queue and every ancestor hold."""
+        self._add(group, quantities(request), *self.claims.add(group, claims))
 
-    def refund(self, group: PodGroup, request: Resources) -> None:
-        """Subtract `request` from what is held: the pods that hold it will be evicted."""
+    def refund(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> None:
+        """Subtract what pods of the group cost from what is held: they will be evicted."""
         cpu, memory, gpu = quantities(request)
-        self._add(group, (-cpu, -memory, -gpu))
+        self._add(group, (-cpu, -memory, -gpu), *self.claims.remove(group, claims))
 
-    def _add(self, group: PodGroup, amounts: Quantities) -> None:
+    def _add(self, group: PodGroup, amounts: Quantities, claimed: int, firmly_claimed: int) -> None:
         for name in self._payers(group.queue):
             account = self._owned(name)
             for axis in QUOTA_AXES:
                 account.allocated[axis] += amounts[axis]
                 if not group.preemptible:
                     account.non_preemptible[axis] += amounts[axis]
+            account.allocated[GPU] += claimed
+            account.non_preemptible[GPU] += firmly_claimed
         self.charged.append(group.queue)
 
     def _owned(self, name: QueueName) -> Account:
