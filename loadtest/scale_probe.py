@@ -182,7 +182,8 @@ class Probe:
     async def _scraped(self) -> float:
         """Return how much processor time one scrape takes in all; a part of it is spent in threads."""
         began = time.process_time()
-        await scrape(self._parts.metrics.registry, self._parts.inspect, OnTheSpot())
+        inspect = self._parts.inspect
+        await scrape(self._parts.metrics.registry, inspect, OnTheSpot(), ready=inspect)
         return time.process_time() - began
 
     async def _looked_after_change(self, number: int) -> float:

@@ -1,6 +1,8 @@
 """The pods on a node's GPUs: what is reserved for them on each GPU, and what they use."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from app.model.device import Device, DeviceUuid, GpuNode
 from app.model.names import NodeName, PodUid
@@ -50,6 +52,25 @@ class DeviceUse:
     def promised_mib(self) -> int:
         """The memory that is reserved for all pods together."""
         return sum(one.promised_mib for one in self.whole) + sum(one.promised_mib for one in self.shared)
+
+
+class AgentState(StrEnum):
+    """What is heard of the agent of a node with GPUs."""
+
+    REPORTS = "reports"
+    SILENT = "silent"
+    """It has reported, but not recently."""
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeGpus:
+    """The free GPUs of the nodes that take pods."""
+
+    nodes: Mapping[int, int]
+    """By the number of whole free GPUs: how many nodes have exactly this number."""
+    unusable_ratio: float | None = None
+    """Which part of all free GPUs typical pods cannot use, 0 .. 1; None while no typical mix is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

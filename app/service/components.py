@@ -44,6 +44,7 @@ from app.control.leadership.readiness import Readiness
 from app.control.report.corrections import Corrections
 from app.control.report.events import EventReporter
 from app.control.report.inspect import Inspect
+from app.control.report.start_latency import StartLatency
 from app.control.report.status import Status
 from app.control.report.waiting import WaitingGroups
 from app.control.report.why import Explainer
@@ -235,6 +236,7 @@ class Components:
             clock=clocks.monotonic,
         )
         self.corrections = Corrections(cache, cluster, self.planning, self.readiness, clock=clocks.monotonic)
+        self.start_latency = StartLatency(cache, self.metrics, self.leadership, wall_clock=clocks.wall)
         self.meter = UsageMeter(cache, settings, self.readiness, wall_clock=clocks.wall)
 
     def _build_webhooks(self) -> None:
@@ -273,7 +275,7 @@ class Components:
             self.grouper,
             self.endings,
             self.arrivals,
-            observers=(self.waker, self.corrections),
+            observers=(self.waker, self.corrections, self.start_latency),
         )
         self.feed = Feed(
             cache,

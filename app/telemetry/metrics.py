@@ -81,6 +81,17 @@ class Step(StrEnum):
     APPLY = "apply"
 
 
+class EvictionCause(StrEnum):
+    """Why Leeboard evicts a pod: an action of a plan, or a fault of the pod or its GPU."""
+
+    CONSOLIDATE = "consolidate"
+    RECLAIM = "reclaim"
+    PREEMPT = "preempt"
+    EVICT_STALE = "stalegangeviction"
+    OVERUSE = "overuse"
+    DEVICE_LOST = "devicelost"
+
+
 class Renewal(StrEnum):
     """What was created or read again."""
 
@@ -175,6 +186,21 @@ class Metrics:
         self._pods_evicted = Counter(
             "leeboard_pods_evicted", "Pods evicted, by the action that chose them.", ("action",), registry=registry
         )
+        for cause in EvictionCause:
+            # A series that begins with its first event hides this event from rate().
+            self._pods_evicted.labels(cause)
+        self._pod_start_latency = Histogram(
+            "leeboard_pod_start_latency_seconds",
+            "How long pods waited from their creation until they were bound, by queue.",
+            ("queue",),
+            buckets=(1, 2.5, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600),
+            registry=registry,
+        )
+        self._last_plan = Gauge(
+            "leeboard_last_plan_timestamp_seconds",
+            "When the active replica last had all waiting pods decided, in Unix time; 0 before the first time.",
+            registry=registry,
+        )
         self._watch_lost = Counter(
             "leeboard_watch_lost", "Watches that broke or stopped delivering events.", ("resource",), registry=registry
         )
@@ -194,6 +220,14 @@ class Metrics:
             registry=registry,
         )
         self.certificates = CertificateMetrics(registry)
+
+    def planned(self, at: float) -> None:
+        """Note that a turn of planning has succeeded, in Unix time."""
+        self._last_plan.set(at)
+
+    def start_latency(self, queue: str) -> Histogram:
+        """Return the series of the pods of this queue."""
+        return self._pod_start_latency.labels(queue)
 
     def pod_evicted(self, action: str) -> None:
         """Count one evicted pod."""

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from prometheus_client.exposition import choose_encoder
 from starlette.middleware import Middleware
 
-from app.model.explanation import Explanation, QueueStand, Subject, Unknown
+from app.model.explanation import Explanation, Subject, Unknown
 from app.model.names import NodeName
 from app.model.occupancy import NodeUse
 from app.model.pod import Pod
@@ -82,10 +82,6 @@ class ReadApi(Counts, Ready, Protocol):
         """Return the pod's facts; None when there is no such pod."""
         ...
 
-    def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
-        """Return a function that computes the state of every queue, sorted by name; it runs in any thread."""
-        ...
-
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         """Explain the state of a pod or a PodGroup. Without `subject`, find out which of the two is meant."""
         ...
@@ -122,7 +118,9 @@ def application(  # noqa: PLR0913 # collaborators come in here
     )
     app.add_exception_handler(RefusedError, refused)
     health.add_routes(app, ready or inspect, pulse)
-    app.add_route("/metrics", _metrics(metrics, inspect, main), methods=["GET"], include_in_schema=False)
+    app.add_route(
+        "/metrics", _metrics(metrics, inspect, ready or inspect, main), methods=["GET"], include_in_schema=False
+    )
     # The routes below are `async`, because FastAPI runs plain functions in threads.
     _add_queues(app, inspect, main)
     _add_workloads(app, inspect, main)
@@ -130,7 +128,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
     return app
 
 
-def _metrics(metrics: Metrics, counts: Counts, main: Asks) -> Callable[[Request], Awaitable[Response]]:
+def _metrics(metrics: Metrics, counts: Counts, ready: Ready, main: Asks) -> Callable[[Request], Awaitable[Response]]:
     # Each encoding thread holds the interpreter lock and delays the main loop, so one scrape runs at a time.
     one_at_a_time = asyncio.Lock()
 
@@ -141,7 +139,7 @@ def _metrics(metrics: Metrics, counts: Counts, main: Asks) -> Callable[[Request]
             raise HTTPException(HTTPStatus.FORBIDDEN, f"you may not {METRICS.subject}; ask for a role that grants it")
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         async with one_at_a_time:
-            text = await asyncio.to_thread(encode, await scrape(metrics.registry, counts, main))
+            text = await asyncio.to_thread(encode, await scrape(metrics.registry, counts, main, ready=ready))
         return Response(text, headers={"content-type": media_type})
 
     return endpoint

@@ -14,7 +14,6 @@ from app.cli.doctor import Patient, examine
 from app.cli.findings import Finding, Severity, as_text, broken, ok, warning
 from app.cli.replica_health import replicas, what_if
 from app.control.leadership.rights import rights_of
-from app.model.decision import Share
 from app.model.explanation import QueueStand
 from app.model.marks import GATE
 from app.model.names import QueueName
@@ -57,7 +56,7 @@ def called() -> Metrics:
 
 
 def healthy() -> Replica:
-    return Replica(inspect=FakeInspect(shares={QueueName("q"): Share()}), metrics=called())
+    return Replica(inspect=FakeInspect(stands=[QueueStand(queue=Queue(name=QueueName("q")))]), metrics=called())
 
 
 def replica(*checks: Check) -> Replica:
@@ -537,7 +536,10 @@ async def test_a_leeboard_without_queues_is_a_warning(tmp_path: Path) -> None:
 
 
 async def test_pods_that_run_in_deleted_queues_are_a_warning(tmp_path: Path) -> None:
-    orphaned = Replica(inspect=FakeInspect(shares={QueueName("q"): Share(), ORPHANED.name: Share()}), metrics=called())
+    orphaned = Replica(
+        inspect=FakeInspect(stands=[QueueStand(queue=Queue(name=QueueName("q"))), QueueStand(queue=ORPHANED)]),
+        metrics=called(),
+    )
 
     found = (await examined(tmp_path, FakeCluster(), orphaned))["queues"]
 

@@ -68,8 +68,8 @@ class Scripted(Fed):
         look = Looks(lambda raw: self.looked_at.append(raw["metadata"]["name"]))
         super().__init__(self.script, learners=(look,), observers=(self,), changed=self.counted)
 
-    def note_pod(self, pod: Pod, *, is_new: bool) -> None:
-        if is_new and pod.said.by_us:
+    def note_pod(self, pod: Pod, *, before: Pod | None) -> None:
+        if before is None and pod.said.by_us:
             self.parked.append(pod.uid)
 
     async def show(self, resource: Resource, *events: WatchEvent[RawObject]) -> None:

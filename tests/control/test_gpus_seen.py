@@ -4,7 +4,7 @@ from app.control.gpus.overuse import LASTS_S, OVERUSE, Overuse
 from app.model import marks
 from app.model.device import Health
 from app.model.names import NodeName
-from app.model.occupancy import NodeUse
+from app.model.occupancy import AgentState, NodeUse
 from app.model.seam import RawObject, Resource
 from app.settings import Settings
 from tests.control.ready import Told
@@ -82,3 +82,15 @@ async def test_a_pod_that_uses_more_of_a_gpu_than_requested_is_reported() -> Non
         await overuse.look()
 
         assert ("part-0", OVERUSE) in world.cluster.told
+
+
+async def test_nodes_with_gpus_are_counted_by_what_is_heard_of_their_agents() -> None:
+    async with living("a", "b", gpus=2) as world:
+        tells_of_use(world, runs_on_a_part(world), 1_000)
+        await passes(5)
+        early = world.inspect.agents()
+        await passes(3600)
+
+        assert early == {AgentState.REPORTS: 1, AgentState.SILENT: 0, AgentState.MISSING: 1}
+        assert world.inspect.agents() == {AgentState.REPORTS: 0, AgentState.SILENT: 1, AgentState.MISSING: 1}
+        assert world.inspect.free_gpus()().nodes == {0: 0, 1: 1, 2: 1}

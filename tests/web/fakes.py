@@ -4,15 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.model.decision import Share
 from app.model.device import Health
 from app.model.explanation import Explanation, QueueStand, Subject, Unknown
-from app.model.names import NodeName, QueueName
-from app.model.occupancy import NodeUse, SharedMemory
+from app.model.names import NodeName
+from app.model.occupancy import AgentState, FreeGpus, NodeUse, SharedMemory
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup
 from app.model.question import BindQuestion, Check, FilterAnswer, Fits, PodQuestion, Scores
-from app.model.queue import Queue
 from app.model.reason import Refusal
 from app.model.seam import RawObject
 from app.web.wire import Victims
@@ -66,12 +64,12 @@ class FakeInspect:
     """Knows what the test gave it."""
 
     conditions: Sequence[Check] = (Check("cache-synced"),)
-    shares: Mapping[QueueName, Share] = field(default_factory=dict)
     groups: Sequence[tuple[PodGroup, Refusal | None]] = ()
     promised: Mapping[str, int] = field(default_factory=dict)
     known: Known | None = None
     gpus: Sequence[NodeUse] = ()
     shared: Sequence[SharedMemory] = ()
+    free: FreeGpus = field(default_factory=lambda: FreeGpus(nodes={0: 1, 1: 0, 2: 3}, unusable_ratio=0.25))
     stands: Sequence[QueueStand] = ()
     told: Explanation | Unknown = field(default_factory=lambda: Unknown("nothing is known"))
     questions: list[tuple[str, str, Subject | None]] = field(default_factory=list)
@@ -91,11 +89,14 @@ class FakeInspect:
     def shared_gpus(self) -> Sequence[SharedMemory]:
         return self.shared
 
-    def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
-        return lambda: self.shares
-
     def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
-        return lambda: self.stands or [QueueStand(queue=Queue(name=name)) for name in sorted(self.shares)]
+        return lambda: self.stands
+
+    def free_gpus(self) -> Callable[[], FreeGpus]:
+        return lambda: self.free
+
+    def agents(self) -> Mapping[AgentState, int]:
+        return {AgentState.REPORTS: len(self.gpus)}
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         self.questions.append((namespace, name, subject))

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -12,9 +12,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from app.model.decision import Share
 from app.model.explanation import QueueStand
-from app.model.names import NodeName, QueueName
+from app.model.names import NodeName
 from app.model.question import Check
 from app.model.queue import Entitlement
 from app.model.reason import Reason, Refusal
@@ -30,8 +29,12 @@ STALE = Check("watches-fresh", "nodes were last heard of 80 s ago; see the log")
 REFUSAL = Refusal(reason=Reason.OVER_LIMIT, sentence="q may hold 8 GPUs and holds 8.", details={"limitGpuMilli": 8000})
 T = TypeVar("T")
 
-SHARE = Share(
-    deserved=Resources(cpu_milli=UNLIMITED, memory_bytes=64 * GIB, gpu_milli=8000),
+STAND = QueueStand(
+    queue=replace(
+        queue("q", deserved=8, limit=12),
+        cpu_milli=Entitlement(deserved=UNLIMITED),
+        memory_bytes=Entitlement(deserved=64 * GIB),
+    ),
     fair_share=Resources(gpu_milli=7500),
     allocated=Resources(gpu_milli=500),
 )
@@ -143,9 +146,6 @@ async def test_shares_of_queues_are_computed_outside_of_every_event_loop(path: s
     threads = list[int]()
 
     class Noting(FakeInspect):
-        def queues(self) -> Callable[[], Mapping[QueueName, Share]]:
-            return lambda: dict(map(noted, super(Noting, self).queues()().items()))
-
         def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
             return lambda: list(map(noted, super(Noting, self).queue_stands()()))
 
@@ -153,7 +153,7 @@ async def test_shares_of_queues_are_computed_outside_of_every_event_loop(path: s
         threads.append(threading.get_ident())
         return item
 
-    inspect = Noting(shares={QueueName("q"): SHARE})
+    inspect = Noting(stands=[STAND])
 
     async with serving(operations.application(inspect, Metrics(), FakePulse(), callers=Anybody())) as served:
         reply = await served.ask(get(path))
@@ -162,11 +162,14 @@ async def test_shares_of_queues_are_computed_outside_of_every_event_loop(path: s
 
 
 async def test_queues_are_scraped_in_their_units() -> None:
-    samples = await scraped(FakeInspect(shares={QueueName("q"): SHARE}))
+    samples = await scraped(FakeInspect(stands=[STAND]))
     assert {key: value for key, value in samples.items() if value and key[0].startswith("leeboard_queue")} == {
         ("leeboard_queue_deserved_cpu_cores", "q"): float("inf"),
         ("leeboard_queue_deserved_memory_bytes", "q"): 64.0 * GIB,
         ("leeboard_queue_deserved_gpus", "q"): 8.0,
+        ("leeboard_queue_limit_cpu_cores", "q"): float("inf"),
+        ("leeboard_queue_limit_memory_bytes", "q"): float("inf"),
+        ("leeboard_queue_limit_gpus", "q"): 12.0,
         ("leeboard_queue_fair_share_gpus", "q"): 7.5,
         ("leeboard_queue_allocated_gpus", "q"): 0.5,
     }

@@ -145,6 +145,7 @@ class Planning:
             if self._due.are_any():
                 await self._plan_once()
                 self.poke()
+            self._metrics.planned(self._wall_clock())
         except Exception:
             # One object that the planner cannot handle must not end the service. It is tried again after a pause.
             log.exception("planning failed")

@@ -68,11 +68,11 @@ class Waker:
         """Note that kube-scheduler will not ask about this pod again on its own."""
         self._parked.add(uid)
 
-    def note_pod(self, pod: Pod, *, is_new: bool) -> None:
+    def note_pod(self, pod: Pod, *, before: Pod | None) -> None:
         """Park a pod that we refused before this process started; release one that holds up the rest of its group."""
-        if is_new and pod.said.by_us:
+        if before is None and pod.said.by_us:
             self.park(pod.uid)
-        if is_new and pod.held and self._cycles.are_due(pod):
+        if before is None and pod.held and self._cycles.are_due(pod):
             self._releases.add(pod.uid)
 
     def forget(self, uid: PodUid) -> None:

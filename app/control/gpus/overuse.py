@@ -22,7 +22,7 @@ from app.model.pod import Pod
 from app.model.seam import Cluster, KubeError, RawObject, Resource
 from app.model.snapshot import PART
 from app.settings import Settings
-from app.telemetry import Metrics
+from app.telemetry import EvictionCause, Metrics
 
 log = structlog.get_logger()
 
@@ -47,7 +47,7 @@ TOLD_AT_ONCE = 20
 OVERUSE = "GpuMemoryOveruse"
 """Reason of the event."""
 
-CAUSE = "overuse"
+CAUSE = EvictionCause.OVERUSE
 """The cause under which these evictions are counted, beside the causes of the actions."""
 
 

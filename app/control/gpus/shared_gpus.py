@@ -20,6 +20,7 @@ from app.model.names import NodeName, PodUid
 from app.model.seam import Cluster, KubeError, OutcomeUnknownError
 from app.model.sentence import Name, say
 from app.settings import Settings
+from app.telemetry import EvictionCause
 
 log = structlog.get_logger()
 
@@ -213,7 +214,7 @@ class SharedGpus:
         if pod is not None and not self._leadership.failure():
             name = f"{pod.namespace}/{pod.name}"
             message = say("Pod {name} {message}", name=name, message=need.message)
-            self._evictor.dismiss(need.pod, cause="devicelost", message=message)
+            self._evictor.dismiss(need.pod, cause=EvictionCause.DEVICE_LOST, message=message)
 
     def _order(self, place: Place, need: Reserve | Free) -> None:
         if isinstance(need, Free) and not self._is_held(place):

@@ -24,8 +24,8 @@ from app.telemetry import Step
 class PodObserver(Protocol):
     """A part that is notified of each pod once the cache has it."""
 
-    def note_pod(self, pod: Pod, *, is_new: bool) -> None:
-        """Handle a pod that a watch has shown; `is_new` when it was not in the cache before."""
+    def note_pod(self, pod: Pod, *, before: Pod | None) -> None:
+        """Handle a pod that a watch has shown; `before` is the pod as the cache had it, None when it is new."""
         ...
 
 
@@ -81,7 +81,7 @@ class PodKind:
         if before is not None and before.group != pod.group:
             self._grouper.forget_if_over(before.group)
         for observer in self._observers:
-            observer.note_pod(pod, is_new=before is None)
+            observer.note_pod(pod, before=before)
         self._arrivals.note(pod)
 
     def forget(self, key: PodUid) -> None:

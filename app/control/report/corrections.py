@@ -55,9 +55,9 @@ class Corrections:
         # Changed by `note_pod` and `amend`.
         self._since: dict[PodUid, float] = {}
 
-    def note_pod(self, pod: Pod, *, is_new: bool) -> None:
+    def note_pod(self, pod: Pod, *, before: Pod | None) -> None:
         """Note since when a pod of ours has such a condition."""
-        del is_new
+        del before
         if pod.said.passing and pod.managed:
             self._since.setdefault(pod.uid, self._clock())
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from app.cluster.gpus.agents import AgentReports
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
 from app.control.gpus.occupancy import by_health, occupancy, shared_memory
@@ -17,8 +18,10 @@ from app.model.decision import Share
 from app.model.device import GpuNode, Health
 from app.model.explanation import Explanation, QueueStand, Subject, Unknown
 from app.model.names import NodeName, QueueName
-from app.model.occupancy import NodeUse, SharedMemory
+from app.model.occupancy import AgentState, FreeGpus, NodeUse, SharedMemory
+from app.model.resources import GPU
 from app.model.snapshot import Snapshot
+from app.scheduling.explain.free_gpus import free_gpus
 from app.scheduling.explain.queue_summary import stands
 from app.scheduling.explain.unsatisfiable import judged_at_once
 from app.scheduling.queues.fairshare import fair_shares
@@ -53,6 +56,10 @@ class Inspect(WaitingGroups):
     def queue_stands(self) -> Callable[[], Sequence[QueueStand]]:
         """Take a snapshot; the returned function gives the summary of each queue, by name."""
         return partial(stands, self._cache.snapshot().apart())
+
+    def free_gpus(self) -> Callable[[], FreeGpus]:
+        """Take a snapshot; the returned function counts its free GPUs."""
+        return partial(free_gpus, self._cache.snapshot().apart())
 
     def explain(self, namespace: str, name: str, subject: Subject | None = None) -> Explanation | Unknown:
         """Explain the state of a pod or a PodGroup; without a subject, it is found by the name."""
@@ -89,6 +96,13 @@ class Inspect(WaitingGroups):
         """Return the number of GPUs of each health."""
         return by_health(self._reports())
 
+    def agents(self) -> Mapping[AgentState, int]:
+        """Return the number of nodes with GPUs by the state of their agent."""
+        nodes, agents = self._cache.snapshots.table(), self._cache.gpus.agents
+        names = (nodes.nodes[column].name for column in (nodes.allocatable[GPU] > 0).nonzero()[0].tolist())
+        found = Counter(_agent_state(name, agents) for name in dict.fromkeys((*names, *self.gpu_nodes())))
+        return {state: found[state] for state in AgentState}
+
     def shared_gpus(self) -> Iterable[SharedMemory]:
         """Return the memory of the GPUs in shared use."""
         return shared_memory(self._cache.gpus, self._reports())
@@ -96,6 +110,12 @@ class Inspect(WaitingGroups):
     def _reports(self) -> Mapping[NodeName, GpuNode]:
         reports = self._cache.gpus.agents.all()
         return {name: reports[name] for name in self.gpu_nodes()}
+
+
+def _agent_state(node: NodeName, agents: AgentReports) -> AgentState:
+    if agents.is_trusted(node):
+        return AgentState.REPORTS
+    return AgentState.MISSING if agents.heard_at(node) is None else AgentState.SILENT
 
 
 def _shares(snapshot: Snapshot) -> Mapping[QueueName, Share]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.model.pod import Sharing
 from app.model.resources import CPU, GPU, GPU_MILLI, MEMORY, UNLIMITED, Amounts, gpu_milli_of
-from app.model.snapshot import PART, NodeTable
+from app.model.snapshot import PART, Mask, NodeTable
 from app.scheduling.placement.expected_use import MOST_GPUS, UNIT, ExpectedUse
 from app.scheduling.placement.free_resources import FreeResources
 from app.scheduling.placement.kept_costs import KeptCosts
@@ -82,6 +82,11 @@ class PackingCosts:
         return self._kept.answer(
             question, stock, lambda: self._everywhere(*asked), lambda columns: self._among(columns, *asked)
         )
+
+    def usable_milli(self, among: Mask, stock: FreeResources) -> tuple[int, int]:
+        """Return the free milli-GPUs of these nodes, shape [node], and how many of them typical pods would fill."""
+        _, _, milli, worth = self._left(ALL, stock)
+        return int(milli.sum(where=among)), int(np.clip(worth // UNIT, 0, milli).sum(where=among))
 
     def _everywhere(self, amounts: Sequence[int], sharing: Sharing | None, stock: FreeResources) -> Amounts:
         left = stock.remembered.answer(

@@ -1,4 +1,4 @@
-"""Builds the real control plane, and Helm, from pinned Go modules, once, into a cache outside the checkout.
+"""Builds the real control plane, Helm and promtool from pinned Go modules, once, into a cache outside the checkout.
 
 The cache key is a hash of the `go.sum` files: a changed pin builds again and an unchanged one costs nothing.
 """
@@ -48,6 +48,9 @@ PROGRAMS = {
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 HELM = {"helm": ("helm", "helm.sh/helm/v3/cmd/helm")}
+PROMTOOL = {"promtool": ("promtool", "github.com/prometheus/prometheus/cmd/promtool")}
+TAGS = "remove_all_sd"
+"""Build tags: promtool here discovers no services, so it needs the client of no cloud."""
 
 
 class ToolchainMissingError(RuntimeError):
@@ -71,6 +74,11 @@ def programs() -> Path:
 def helm() -> Path:
     """Return Helm, which only the tests of the chart need; it is built if missing; errors as of `programs`."""
     return built("helm", HELM, kubernetes=DEFAULT_VERSION) / "helm"
+
+
+def promtool() -> Path:
+    """Return promtool, which checks metrics, alerts and queries; it is built if missing; errors as of `programs`."""
+    return built("promtool", PROMTOOL) / "promtool"
 
 
 def built(
@@ -119,7 +127,19 @@ def _build(go: Path, package: str, program: Path, *, module: Path, ldflags: str)
     print(f"building {name} from Go modules (once; cached in {program.parent})", file=sys.stderr, flush=True)
     # Built beside its place and renamed: an interrupted build must not look like a program.
     partial = program.with_name(f".{name}.partial")
-    command = [str(go), "build", "-trimpath", "-mod=readonly", "-ldflags", ldflags, "-o", str(partial), package]
+    command = [
+        str(go),
+        "build",
+        "-trimpath",
+        "-mod=readonly",
+        "-tags",
+        TAGS,
+        "-ldflags",
+        ldflags,
+        "-o",
+        str(partial),
+        package,
+    ]
     done = subprocess.run(command, cwd=module, env=_go_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"go build of {name} failed:\n{done.stderr[-4000:]}")
