@@ -1,7 +1,8 @@
 """`make manifests`: writes the files generated from the chart, for users without Helm; tests check them.
 
 The chart is the one source of `deploy/kustomize/`, `scheduler-config/` and `deploy/default-queues.yaml`. The settings
-in its `values.schema.json` follow from `app/settings.py`.
+in its `values.schema.json` follow from `app/settings.py`; the descriptions there, and the table of values in its
+README.md, from the comments in `values.yaml`.
 """
 
 import json
@@ -15,11 +16,14 @@ import yaml
 
 from app.agent.settings import PREFIX, AgentSettings
 from app.settings import Settings
+from tests.deploy.describing import described, table
 from tests.system.controlplane import build
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "leeboard"
 SCHEMA = CHART / "values.schema.json"
+README = CHART / "README.md"
+VALUES_BEGIN, VALUES_END = "<!-- values: `make manifests` writes this table -->\n", "<!-- end of values -->\n"
 FORMS = ("own-scheduler", "beside", "extender-only")
 NAMESPACE = "leeboard"
 
@@ -127,7 +131,7 @@ def scheduler_config(manifests: str) -> str:
 
 def files() -> Mapping[Path, str]:
     """Return every file generated from the chart, with its text."""
-    wanted = {SCHEMA: _schema()}
+    wanted = {SCHEMA: _schema(), README: _readme()}
     for form in FORMS:
         manifests = rendered(form=form)
         folder = ROOT / "deploy" / "kustomize" / form
@@ -149,10 +153,30 @@ def main() -> None:
 def _schema() -> str:
     schema = json.loads(SCHEMA.read_text())
     values = schema["properties"]
+    for path, text in described((CHART / "values.yaml").read_text()).items():
+        _describe(schema, path, text)
     values["settings"]["properties"] = _variables(Settings.model_json_schema(), "LEEBOARD_", THE_CHARTS_OWN)
     agents = AgentSettings.model_json_schema(by_alias=False)
     values["agent"]["properties"]["settings"]["properties"] = _variables(agents, PREFIX, OF_THE_AGENTS_POD)
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _describe(schema: dict[str, Any], path: str, text: str) -> None:
+    """Describe the value at a path such as `image.tag`. A draft-07 schema ignores what stands beside a reference."""
+    *above, name = path.split(".")
+    for part in above:
+        schema = schema["properties"][part]
+    found = schema["properties"][name]
+    if "$ref" in found:
+        found = {"allOf": [{"$ref": found["$ref"]}]}
+    schema["properties"][name] = {**found, "description": text}
+
+
+def _readme() -> str:
+    before, _, rest = README.read_text().partition(VALUES_BEGIN)
+    _, _, after = rest.partition(VALUES_END)
+    values = (CHART / "values.yaml").read_text()
+    return f"{before}{VALUES_BEGIN}\n{table(values)}\n{VALUES_END}{after}"
 
 
 def _variables(model: Mapping[str, Any], prefix: str, left_out: frozenset[str]) -> dict[str, Any]:

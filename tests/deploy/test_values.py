@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import yaml
 
 from app.settings import Settings
+from tests.deploy.describing import WHOLE, described
 from tests.deploy.rendering import CHART, FORMS, SCHEMA, THE_CHARTS_OWN, ChartError, files, helm, objects, rendered
 
 pytestmark = pytest.mark.slow
@@ -86,10 +87,14 @@ def test_booleans_may_be_written_as_yaml_reads_them() -> None:
     assert [hold(wanted) for wanted in ("on", True, "auto", "off", False)] == [True, True, True, False, False]
 
 
-def test_every_value_is_described_where_it_is_set() -> None:
-    described = re.findall(r"# -- (?:.*\n)(?: *#.*\n)* *([A-Za-z]+):", (CHART / "values.yaml").read_text())
+def test_every_value_and_every_group_of_values_is_described_where_it_is_set() -> None:
+    assert described((CHART / "values.yaml").read_text()).keys() == set(_paths(_defaults()))
 
-    assert sorted(described) == sorted(_leaves(_defaults()))
+
+def test_every_property_of_the_schema_is_described() -> None:
+    schema = json.loads(SCHEMA.read_text())
+
+    assert [path for path, one in _properties(schema) if not one.get("description", "").strip()] == []
 
 
 def test_the_schema_has_exactly_the_existing_values() -> None:
@@ -113,26 +118,32 @@ def _defaults() -> dict[str, Any]:
     return read
 
 
-def _leaves(values: Mapping[str, Any]) -> list[str]:
-    """Return the keys without further keys of ours: resources are one value."""
-    leaves = []
+def _paths(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the path of each value and of each group of values."""
     for key, value in values.items():
-        nested = isinstance(value, dict) and value and key != "resources"
-        leaves += _leaves(value) if nested else [key]
-    return leaves
+        yield f"{above}{key}"
+        if isinstance(value, dict) and key not in WHOLE:
+            yield from _paths(value, f"{above}{key}.")
+
+
+def _properties(schema: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the path and the schema of each property, also of those in lists and in definitions."""
+    for key, one in schema.get("properties", {}).items():
+        yield f"{above}{key}", one
+        yield from _properties(one, f"{above}{key}.")
+    if isinstance(schema.get("items"), dict):
+        yield from _properties(schema["items"], f"{above}[].")
+    for name, one in schema.get("definitions", {}).items():
+        yield from _properties(one, f"{name}:")
 
 
 def _keys_of_values(values: Mapping[str, Any]) -> dict[str, object]:
-    one = {"resources", "settings"}
     return {
-        key: _keys_of_values(value) if isinstance(value, dict) and key not in one else {}
+        key: _keys_of_values(value) if isinstance(value, dict) and key not in WHOLE | {"settings"} else {}
         for key, value in values.items()
     }
 
 
 def _keys_of_schema(schema: Mapping[str, Any]) -> dict[str, object]:
     properties = schema.get("properties", {})
-    # `global` is Helm's own, for charts that have this one as a part.
-    return {
-        key: _keys_of_schema(one) if key != "settings" else {} for key, one in properties.items() if key != "global"
-    }
+    return {key: _keys_of_schema(one) if key != "settings" else {} for key, one in properties.items()}

@@ -74,6 +74,19 @@ def test_the_api_server_accepts_an_unusual_installation(bed: Bed, api: Api) -> N
         },
         defaultQueue={"create": True},
         recording={"enabled": True, "sizeMiB": 1024},
+        nameOverride="lee",
+        fullnameOverride="gpu-scheduling",
+        commonLabels={"team": "gpu"},
+        commonAnnotations={"owner": "me"},
+        topologySpreadConstraints=[
+            {"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+        strategy={"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+        podDisruptionBudget={"minAvailable": "50%"},
+        extraEnv=[{"name": "TZ", "value": "UTC"}],
+        volumes=[{"name": "extra", "emptyDir": {}}],
+        volumeMounts=[{"name": "extra", "mountPath": "/extra"}],
+        extraObjects=[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}],
     )
 
     assert len([api.apply(item, dryRun="All") for item in objects(manifests)]) > 20

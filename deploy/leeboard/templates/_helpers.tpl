@@ -1,55 +1,68 @@
-{{/* What several templates say alike. One installation a cluster: every name is fixed, and Helm refuses a second. */}}
+{{/* What several templates say alike. One installation a cluster: Helm refuses a second, whose cluster-wide names clash. */}}
 
-{{/* Name of everything that is ours, its service account included. */}}
+{{/* Name of everything that is ours, or its beginning; policies and what stays after the release have fixed names. */}}
 {{- define "leeboard.name" -}}
-leeboard
+{{ .Values.fullnameOverride | default (include "leeboard.shortName" .) }}
+{{- end }}
+
+{{/* The label app.kubernetes.io/name of Leeboard itself. */}}
+{{- define "leeboard.shortName" -}}
+{{ .Values.nameOverride | default "leeboard" }}
+{{- end }}
+
+{{- define "leeboard.namespace" -}}
+{{ .Values.namespaceOverride | default .Release.Namespace }}
+{{- end }}
+
+{{- define "leeboard.serviceAccountName" -}}
+{{ .Values.serviceAccount.name | default (include "leeboard.name" .) }}
+{{- end }}
+
+{{- define "leeboard.agentServiceAccountName" -}}
+{{ .Values.agent.serviceAccount.name | default (printf "%s-agent" (include "leeboard.name" .)) }}
 {{- end }}
 
 {{/* The user that Leeboard is to the API server. */}}
 {{- define "leeboard.user" -}}
-system:serviceaccount:{{ .Release.Namespace }}:{{ include "leeboard.name" . }}
+system:serviceaccount:{{ include "leeboard.namespace" . }}:{{ include "leeboard.serviceAccountName" . }}
 {{- end }}
 
 {{- define "leeboard.selectorLabels" -}}
-app.kubernetes.io/name: leeboard
+app.kubernetes.io/name: {{ include "leeboard.shortName" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/* Of the pod that `helm test` runs: not one of those that the selector means. */}}
 {{- define "leeboard.doctorLabels" -}}
-app.kubernetes.io/name: leeboard-doctor
+app.kubernetes.io/name: {{ include "leeboard.shortName" . }}-doctor
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/* Of the agents' pods alone: not one of those that the selector means. */}}
 {{- define "leeboard.agentLabels" -}}
-app.kubernetes.io/name: leeboard-agent
+app.kubernetes.io/name: {{ include "leeboard.shortName" . }}-agent
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "leeboard.labels" -}}
+{{/* Labels that no value may replace. */}}
+{{- define "leeboard.ownLabels" -}}
 {{ include "leeboard.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{/* What belongs to the kube-scheduler in our pod and not to Leeboard. */}}
-{{- define "leeboard.schedulerLabels" -}}
-{{ include "leeboard.labels" . }}
-app.kubernetes.io/component: kube-scheduler
+{{/*
+Labels and annotations of an object. Given: the context, and for parts of the installation the component; further labels
+and annotations.
+*/}}
+{{- define "leeboard.marked" -}}
+{{- $labels := include "leeboard.ownLabels" .root | fromYaml -}}
+{{- with .component }}{{ $_ := set $labels "app.kubernetes.io/component" . }}{{ end -}}
+labels: {{- merge $labels (.labels | default dict) .root.Values.commonLabels | toYaml | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
-
-{{/* What belongs to the agents and not to Leeboard itself. */}}
-{{- define "leeboard.agentObjectLabels" -}}
-{{ include "leeboard.labels" . }}
-app.kubernetes.io/component: agent
-{{- end }}
-
-{{/* The objects for readers of metrics and the read API. */}}
-{{- define "leeboard.readerLabels" -}}
-{{ include "leeboard.labels" . }}
-app.kubernetes.io/component: reader
 {{- end }}
 
 {{/* Scheduler names whose pods are managed, as a JSON list: also a list of CEL. */}}
@@ -60,7 +73,7 @@ app.kubernetes.io/component: reader
 {{/* Namespaces whose pods are never ours to hold, as a JSON list; who may create any among the reservations, a policy says. */}}
 {{- define "leeboard.systemNamespaces" -}}
 {{- $reservations := ternary (list (include "leeboard.reservationNamespace" .)) list (eq (include "leeboard.gpuSharing" .) "true") }}
-{{- concat (list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace) $reservations | uniq | toJson }}
+{{- concat (list "kube-system" "kube-public" "kube-node-lease" (include "leeboard.namespace" .)) $reservations | uniq | toJson }}
 {{- end }}
 
 {{/* "true" when parts of GPUs are given out, else empty: without admission no container would learn of its GPU. */}}
@@ -127,6 +140,6 @@ matchExpressions:
 {{/* Our service account, as the subject of a binding. */}}
 {{- define "leeboard.subjects" -}}
 - kind: ServiceAccount
-  name: {{ include "leeboard.name" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "leeboard.serviceAccountName" . }}
+  namespace: {{ include "leeboard.namespace" . }}
 {{- end }}

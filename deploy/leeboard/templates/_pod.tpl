@@ -5,10 +5,21 @@
 {{- if and (eq .Values.form "beside") (not .Values.beside.address) }}true{{ end }}
 {{- end }}
 
+{{/* A repository, or a whole image, at the registry for all images if there is one. Given: the context and the repository. */}}
+{{- define "leeboard.atRegistry" -}}
+{{- $registry := .root.Values.global.imageRegistry | trimSuffix "/" -}}
+{{- /* The part before the first slash is a registry when it has a dot or a port, or is localhost. */ -}}
+{{ ternary (printf "%s/%s" $registry (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" .repository "")) .repository (ne $registry "") }}
+{{- end }}
+
 {{- define "leeboard.image" -}}
 {{- with .Values.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{ include "leeboard.atRegistry" (dict "root" $ "repository" .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
+{{- end }}
+
+{{- define "leeboard.reservationImage" -}}
+{{ include "leeboard.atRegistry" (dict "root" . "repository" .Values.gpuSharing.reservation.image) }}
 {{- end }}
 
 {{/*
@@ -25,7 +36,7 @@ the minor version alone ("v1.34"), of which there is always a first release.
 {{- define "leeboard.kubeSchedulerImage" -}}
 {{- $tag := include "leeboard.kubeSchedulerTag" . -}}
 {{- with .Values.kubeScheduler.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ $tag }}{{ end }}
+{{ include "leeboard.atRegistry" (dict "root" $ "repository" .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ $tag }}{{ end }}
 {{- end }}
 {{- end }}
 
@@ -41,30 +52,16 @@ the cluster.
 {{- if semverCompare ">=1.35.0" (printf "%s.0" ($version | default $cluster)) -}}
 {{- $flags = append $flags "--feature-gates=GenericWorkload=false" -}}
 {{- end -}}
-{{ toJson $flags }}
+{{ concat $flags .Values.kubeScheduler.extraArgs | toJson }}
 {{- end }}
 
 {{- define "leeboard.pullSecrets" -}}
-{{- with .Values.imagePullSecrets -}}
+{{- with concat .Values.global.imagePullSecrets .Values.imagePullSecrets -}}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
   {{- end }}
 {{- end }}
-{{- end }}
-
-{{- define "leeboard.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
-{{- end }}
-
-{{- define "leeboard.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{/* `::` is every address, of IPv4 too. */}}
@@ -78,7 +75,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- else if eq .Values.form "beside" }}
 - {name: LEEBOARD_SCHEDULER_LEASE, value: {{ .Values.beside.lease }}}
 {{- else }}
-- {name: LEEBOARD_SCHEDULER_LEASE, value: {{ .Release.Namespace }}/{{ $name }}-scheduler}
+- {name: LEEBOARD_SCHEDULER_LEASE, value: {{ include "leeboard.namespace" . }}/{{ $name }}-scheduler}
 {{- end }}
 {{- if and (eq .Values.form "beside") .Values.beside.groupScheduling }}
 - {name: LEEBOARD_KUBE_SCHEDULER_GROUPS, value: "true"}
@@ -94,8 +91,8 @@ seccompProfile: {type: RuntimeDefault}
 - {name: LEEBOARD_ADMISSION_HOST, value: "::"}
 - {name: LEEBOARD_ADMISSION_PORT, value: {{ .Values.ports.admission | quote }}}
 {{- if include "leeboard.ownCertificates" . }}
-- {name: LEEBOARD_CERTIFICATE_SECRET, value: {{ .Release.Namespace }}/{{ $name }}-ca}
-- {name: LEEBOARD_CERTIFICATE_NAMES, value: {{ $name }}-admission.{{ .Release.Namespace }}.svc}
+- {name: LEEBOARD_CERTIFICATE_SECRET, value: {{ include "leeboard.namespace" . }}/{{ $name }}-ca}
+- {name: LEEBOARD_CERTIFICATE_NAMES, value: {{ $name }}-admission.{{ include "leeboard.namespace" . }}.svc}
 - {name: LEEBOARD_WEBHOOK_CONFIGURATION, value: {{ $name }}}
 {{- else }}
 - {name: LEEBOARD_ADMISSION_TLS_DIR, value: /etc/leeboard/admission-tls}
@@ -115,7 +112,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- if eq (include "leeboard.autoscaling" .) "scaling-pods" }}
 - {name: LEEBOARD_AUTOSCALING_NAMESPACE, value: {{ include "leeboard.scalingNamespace" . }}}
 {{- if not (include "leeboard.gpuSharing" .) }}
-- {name: LEEBOARD_RESERVATION_IMAGE, value: {{ .Values.gpuSharing.reservation.image | quote }}}
+- {name: LEEBOARD_RESERVATION_IMAGE, value: {{ include "leeboard.reservationImage" . | quote }}}
 {{- end }}
 {{- end }}
 {{- if include "leeboard.gpuSharing" . }}
@@ -123,7 +120,7 @@ seccompProfile: {type: RuntimeDefault}
 - {name: LEEBOARD_RESERVATION_NAMESPACE, value: {{ include "leeboard.reservationNamespace" . }}}
 - {name: LEEBOARD_RESERVATION_PRIORITY_CLASS, value: {{ include "leeboard.reservationClass" . }}}
 {{- with .Values.gpuSharing }}
-- {name: LEEBOARD_RESERVATION_IMAGE, value: {{ .reservation.image | quote }}}
+- {name: LEEBOARD_RESERVATION_IMAGE, value: {{ include "leeboard.reservationImage" $ | quote }}}
 - {name: LEEBOARD_CONTEXT_OVERHEAD_MIB, value: {{ int .contextOverheadMib | quote }}}
 - {name: LEEBOARD_OVERUSE_TOLERANCE_MIB, value: {{ int .overuseToleranceMib | quote }}}
 {{- if not (kindIs "invalid" .evictOveruseAfter) }}
@@ -172,7 +169,7 @@ seccompProfile: {type: RuntimeDefault}
 {{/* A cluster autoscaler would never remove a node with an emptyDir. */}}
 {{- define "leeboard.podAnnotations" -}}
 {{- $local := dict "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes" "recordings" }}
-{{- toYaml (merge (deepCopy .Values.podAnnotations) (ternary $local dict .Values.recording.enabled)) }}
+{{- toYaml (merge (deepCopy .Values.podAnnotations) .Values.commonAnnotations (ternary $local dict .Values.recording.enabled)) }}
 {{- end }}
 
 {{- define "leeboard.pod" -}}
@@ -180,14 +177,13 @@ seccompProfile: {type: RuntimeDefault}
 {{- $folders := include "leeboard.tlsFolders" . | fromJson -}}
 metadata:
   labels:
-    {{- include "leeboard.labels" . | nindent 4 }}
-    {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
+    {{- merge (include "leeboard.ownLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml | nindent 4 }}
   annotations:
     checksum/scheduler-config: {{ include "leeboard.schedulerConfig" . | sha256sum }}
     {{- with include "leeboard.podAnnotations" . | fromYaml }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
-  serviceAccountName: {{ include "leeboard.name" . }}
-  automountServiceAccountToken: true
+  serviceAccountName: {{ include "leeboard.serviceAccountName" . }}
+  automountServiceAccountToken: {{ .Values.serviceAccount.automount }}
   # What Kubernetes would tell of Services (LEEBOARD_ADMISSION_PORT=tcp://...) reads like settings of ours.
   enableServiceLinks: false
   {{- with .Values.priorityClassName }}
@@ -198,7 +194,7 @@ spec:
   hostNetwork: true
   dnsPolicy: ClusterFirstWithHostNet
   {{- end }}
-  securityContext: {{- include "leeboard.podSecurity" . | nindent 4 }}
+  securityContext: {{- toYaml .Values.podSecurityContext | nindent 4 }}
   {{- include "leeboard.whichNodes" . | nindent 2 }}
   containers:
     - name: leeboard
@@ -211,6 +207,7 @@ spec:
         - {name: LEEBOARD_RECORD_DIR, value: /var/lib/leeboard/recordings}
         - {name: LEEBOARD_RECORD_MIB, value: {{ int .Values.recording.sizeMiB | quote }}}
         {{- end }}
+        {{- with .Values.extraEnv }}{{ toYaml . | nindent 8 }}{{ end }}
       ports:
         - {name: operations, containerPort: {{ .Values.ports.operations }}}
         - {name: probes, containerPort: {{ .Values.ports.probes }}}
@@ -223,20 +220,16 @@ spec:
       # Fails when the event loop is blocked for long. A standby replica is alive and ready.
       livenessProbe:
         httpGet: {path: /livez, port: probes}
-        periodSeconds: 10
-        timeoutSeconds: 5
-        failureThreshold: 3
+        {{- toYaml .Values.livenessProbe | nindent 8 }}
       readinessProbe:
         httpGet: {path: "/readyz?exclude=active&exclude=rights&exclude=certificate-renewal&exclude=ca-bundle", port: probes}
-        periodSeconds: 5
-        timeoutSeconds: 5
+        {{- toYaml .Values.readinessProbe | nindent 8 }}
       startupProbe:
         httpGet: {path: /livez, port: probes}
-        periodSeconds: 2
-        failureThreshold: 60
+        {{- toYaml .Values.startupProbe | nindent 8 }}
       resources: {{- include "leeboard.resources" . | nindent 8 }}
-      securityContext: {{- include "leeboard.containerSecurity" . | nindent 8 }}
-      {{- if or $folders $recording }}
+      securityContext: {{- toYaml .Values.containerSecurityContext | nindent 8 }}
+      {{- if or $folders $recording .Values.volumeMounts }}
       volumeMounts:
         {{- if $recording }}
         - {name: recordings, mountPath: /var/lib/leeboard/recordings}
@@ -244,6 +237,7 @@ spec:
         {{- range $folder, $_ := $folders }}
         - {name: {{ $folder }}, mountPath: /etc/leeboard/{{ $folder }}, readOnly: true}
         {{- end }}
+        {{- with .Values.volumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
       {{- end }}
     {{- if ne .Values.form "beside" }}
     - name: kube-scheduler
@@ -265,11 +259,11 @@ spec:
         periodSeconds: 2
         failureThreshold: 60
       resources: {{- toYaml .Values.kubeScheduler.resources | nindent 8 }}
-      securityContext: {{- include "leeboard.containerSecurity" . | nindent 8 }}
+      securityContext: {{- toYaml .Values.kubeScheduler.containerSecurityContext | nindent 8 }}
       volumeMounts:
         - {name: scheduler-config, mountPath: /etc/leeboard/scheduler, readOnly: true}
     {{- end }}
-  {{- if or $folders $recording (ne .Values.form "beside") }}
+  {{- if or $folders $recording .Values.volumes (ne .Values.form "beside") }}
   volumes:
     {{- if $recording }}
     # Above what recordings may take: the kubelet evicts the pod when the limit is passed.
@@ -284,6 +278,7 @@ spec:
     - name: {{ $folder }}
       secret: {secretName: {{ $secret }}}
     {{- end }}
+    {{- with .Values.volumes }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- end }}
 {{- end }}
 
@@ -294,6 +289,12 @@ spec:
 {{- define "leeboard.whichNodes" -}}
 {{- $host := include "leeboard.hostNetwork" . -}}
 nodeSelector: {{- include "leeboard.nodeSelector" . | nindent 2 }}
+{{- with .Values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{- merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" (include "leeboard.selectorLabels" $ | fromYaml))) | toYaml | nindent 4 }}
+  {{- end }}
+{{- end }}
 {{- $taint := dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists" }}
 {{- with concat .Values.tolerations (ternary (list $taint) list (eq $host "true")) }}
 tolerations: {{- toYaml . | nindent 2 }}

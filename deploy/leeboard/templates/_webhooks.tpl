@@ -1,9 +1,6 @@
 {{- define "leeboard.webhookMetadata" -}}
 name: {{ include "leeboard.name" . }}
-labels: {{- include "leeboard.labels" . | nindent 2 }}
-{{- with .Values.admission.annotations }}
-annotations: {{- toYaml . | nindent 2 }}
-{{- end }}
+{{ include "leeboard.marked" (dict "root" . "annotations" .Values.admission.annotations) }}
 {{- end }}
 
 {{/* What all webhooks have alike; called with root, path and failurePolicy. */}}
@@ -20,7 +17,7 @@ clientConfig:
   {{- end }}
   service:
     name: {{ include "leeboard.name" .root }}-admission
-    namespace: {{ .root.Release.Namespace }}
+    namespace: {{ include "leeboard.namespace" .root }}
     path: {{ .path }}
     port: 443
 {{- end }}

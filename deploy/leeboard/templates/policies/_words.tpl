@@ -12,7 +12,7 @@
 
 {{/* The user that the node agent is; each of its tokens also names the node it runs on. */}}
 {{- define "leeboard.agentUser" -}}
-system:serviceaccount:{{ .Release.Namespace }}:{{ include "leeboard.name" . }}-agent
+system:serviceaccount:{{ include "leeboard.namespace" . }}:{{ include "leeboard.agentServiceAccountName" . }}
 {{- end }}
 
 {{/* Selects the namespaces that the rules of `secure` are for. */}}
@@ -198,7 +198,7 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: {{ .name }}
-  labels: {{- include "leeboard.labels" .root | nindent 4 }}
+  {{- include "leeboard.marked" (dict "root" .root) | nindent 2 }}
 spec:
   policyName: {{ .name }}
   validationActions: [Deny]
@@ -210,5 +210,5 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
   name: {{ .name }}
-  labels: {{- include "leeboard.labels" .root | nindent 4 }}
+  {{- include "leeboard.marked" (dict "root" .root) | nindent 2 }}
 {{- end }}
