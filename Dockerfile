@@ -12,7 +12,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY app ./app
 # Compiled here, since nothing can be kept at run time: each start would cost two and a half seconds of a core more.
 RUN python -m venv --without-pip /opt/leeboard \
- && python -m pip --python /opt/leeboard/bin/python install --no-cache-dir --compile --no-index --find-links /wheels .
+ && python -m pip --python /opt/leeboard/bin/python install --no-cache-dir --compile --no-index --find-links /wheels '.[server]'
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="Leeboard" \

@@ -108,7 +108,7 @@ image: ## build the image (ENGINE=podman IMAGE=registry.example.com/leeboard:0.1
 lock: ## resolve the dependencies of pyproject.toml again
 	$(PYTHON) -m venv $(VENV)/locking
 	$(VENV)/locking/bin/python -m pip install --quiet uv
-	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile pyproject.toml --group dev --universal \
+	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile pyproject.toml --extra server --group dev --universal \
 		--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade \
 		--custom-compile-command "make lock" --output-file requirements.lock --quiet
 	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile --group load --constraint requirements.lock \

@@ -1,20 +1,29 @@
-"""The command line: one module per command, imported only when the command is called, so that `--help` is fast."""
+"""The command line: one module per command, imported only when the command is called, so that each starts fast."""
 
 from importlib import import_module
+from typing import Any
 
 import click
 
+from app.client.errors import KubeconfigError, ReachError
+
 SUMMARIES = {
+    "why": "Say why a pod or a PodGroup waits, runs or is gone.",
+    "queues": "Show the tree of queues: what each deserves, holds and requests.",
+    "gpus": "Show the GPUs, the pods on them and how full they are.",
+    "doctor": "Check an installation and say what to do about each fault.",
+    "serve": "Run the service beside a kube-scheduler.",
     "agent": "Report the GPUs of this node.",
     "demo": "Run the service on a simulated cluster with work in it.",
-    "doctor": "Check an installation and say what to do about each fault.",
-    "gpus": "Show the GPUs, the pods on them and how full they are.",
-    "queues": "Show the tree of queues: what each deserves, holds and requests.",
     "replay": "Repeat what a recording shows, and say what differs.",
-    "serve": "Run the service beside a kube-scheduler.",
-    "why": "Say why a pod or a PodGroup waits, runs or is gone.",
 }
 """Every command and its first line of help. The module and the function have the command's name."""
+
+
+class UnusableKubeconfigError(click.ClickException):
+    """The kubeconfig cannot be used, which is a fault of the call."""
+
+    exit_code = 2
 
 
 class LazyGroup(click.Group):
@@ -30,14 +39,38 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in SUMMARIES:
             return None
-        command: click.Command = getattr(import_module(f"app.cli.{cmd_name}"), cmd_name)
+        try:
+            command: click.Command = getattr(import_module(f"app.cli.{cmd_name}"), cmd_name)
+        except ModuleNotFoundError as error:
+            if (error.name or "app").partition(".")[0] == "app":
+                raise
+            raise click.ClickException(
+                f"`{cmd_name}` needs the libraries of the service, and {error.name} is not installed; install them with"
+                " `pip install 'leeboard[server]'`"
+            ) from error
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name commands that look like an unknown one."""
+        if args[0] not in SUMMARIES and not args[0].startswith("-"):
+            raise click.NoSuchCommand(args[0], possibilities=SUMMARIES, ctx=ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the summaries without imports."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. An error of the client is one line, with the documented exit code."""
+        try:
+            return super().invoke(ctx)
+        except ReachError as error:
+            kind = UnusableKubeconfigError if isinstance(error, KubeconfigError) else click.ClickException
+            raise kind(str(error)) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,5 +79,5 @@ def main() -> None:
     """Queues, gangs and GPU placement beside a stock kube-scheduler.
 
     Settings come from LEEBOARD_* environment variables; options win over them.
-    Exit codes: 0 ended as asked, 1 could not run, 2 a wrong option or setting.
+    Exit codes: 0 ended as asked, 1 could not answer or run, 2 a wrong option, setting or kubeconfig.
     """

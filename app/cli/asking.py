@@ -1,139 +1,229 @@
-"""Calls the read API of the service. When it does not answer, one line says what to do."""
+"""The options by which a command reaches the cluster and the service, and what it reaches with them."""
 
+import json
 import os
-from collections.abc import Callable
-from http import HTTPStatus
-from ipaddress import ip_address
-from typing import TypeVar
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
-import aiohttp
 import click
-import orjson
-from yarl import URL
 
-from app.cli.options import WrongSettingError, check_kubeconfig
-from app.kube.access import Credentials
-from app.kube.errors import AccessError
-from app.settings import Settings
+from app.client.api_server import ApiServer, Object
+from app.client.errors import KubeconfigError, NoSuchObjectError, ReachError
+from app.client.kubeconfig import DEFAULT_NAMESPACE, Context, context_of, is_in_cluster
+from app.client.service_ways import IN_CLUSTER_URL, SERVICE, DirectWay, ProxiedWay, Service
 
-IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
-
-WITHIN_S = aiohttp.ClientTimeout(total=10.0)
-
-MOST_BYTES = 64 << 20
-"""The limit of an answer, because a wrong address may lead to any server. The GPUs of 5,000 nodes take 20 MB."""
-
-NO_ANSWER_FIX = (
-    "do its pods run? outside the cluster: kubectl -n leeboard port-forward deploy/leeboard 8080;"
-    " or name the operations address with --url"
-)
-SAY_WHO_FIX = (
-    "send a token of an account that may list pods: --token $(kubectl -n leeboard create token leeboard-reader);"
-    " without --token, the token of the kubeconfig or of the pod's service account is sent, which {had}"
-)
-NOT_SENT = "is not sent to {url}, neither HTTPS nor loopback"
+OPERATIONS_PORT = 8080
+WITHIN_S = 10.0
+ENDLESS_S = 3600.0
+OTHER_VERSION = "the answer cannot be read; does the service have the same version as this command?"
+SERVICE_FORM = re.compile(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+:[a-z0-9-]+")
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-class NotFoundAnswer(click.ClickException):
-    """The service has no such object."""
+class Duration(click.ParamType[float]):
+    """A time such as 10s, 500ms or 1m; a number is in seconds, and 0 is for ever."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the time."""
+        read = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(ms|s|m|h|)", str(value), re.ASCII)
+        if read is None:
+            self.fail(f"{value!r} is not a time such as 10s, 500ms or 1m", param, ctx)
+        seconds = float(read[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(read[2], 1)
+        return seconds or ENDLESS_S
 
 
-def service_options(command: Command) -> Command:
-    """Add the options for the service's address and the caller's token: `url` and `token`."""
-    text = f"Operations address. [default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]"
-    token = "Token to send. [default: that of the kubeconfig, or of the pod's service account]"  # noqa: S105 # help
-    command = click.option("--token", envvar="LEEBOARD_TOKEN", help=token)(command)
-    return click.option("--url", envvar="LEEBOARD_URL", help=text)(command)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The options that many commands have."""
+
+    kubeconfig: str | None
+    context: str | None
+    server: str | None
+    service: str
+    token: str | None
+    request_timeout: float
 
 
-def usual_url(settings: Settings) -> str:
-    """Return the default address of the service."""
-    if IN_CLUSTER in os.environ:
-        return IN_CLUSTER_URL
-    return f"http://127.0.0.1:{settings.operations_port}"
+class Reach:
+    """What a command reaches. Nothing is read or sent before it is used."""
 
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
 
-class Service:
-    """The service at one address, and the credentials for it."""
+    @cached_property
+    def context(self) -> Context | None:
+        """The context of the kubeconfig; None when there is no kubeconfig. Raise `ReachError`."""
+        return context_of(self._terms.kubeconfig, self._terms.context)
 
-    def __init__(self, settings: Settings, *, url: str | None, token: str | None) -> None:
-        """Store the options; None means the default. It sends no request."""
-        self._url = next(iter((url or "").split()), usual_url(settings)).rstrip("/")
-        self._token = token
-        self._kubeconfig = settings.kubeconfig
-        # Set once by `_headers`, because it may run a plugin.
-        self._found: dict[str, str] | None = None
+    @cached_property
+    def cluster(self) -> ApiServer | None:
+        """The API server, whose objects say more; None where a server was named: it may be of another cluster."""
+        if self._terms.server or self.context is None:
+            return None
+        return ApiServer(self.context, timeout_s=self._terms.request_timeout)
 
-    async def ask(self, path: str) -> bytes:
-        """Return the JSON of an answer; raise `click.ClickException` when there is none."""
-        url = self._url
+    @cached_property
+    def service(self) -> Service:
+        """The service."""
+        terms = self._terms
+        if terms.server:
+            return Service(self._direct(terms.server))
+        if is_in_cluster() and terms.kubeconfig is None and terms.context is None:
+            return Service(self._direct(IN_CLUSTER_URL))
+        beside = f"http://127.0.0.1:{_operations_port()}"
+        if self.cluster is None:
+            return Service(self._direct(beside))
+        # A demo or a forwarded port. Our token is not sent there: any user of this machine may listen on the port.
+        return Service(
+            ProxiedWay(self.cluster, service=terms.service, token=terms.token),
+            DirectWay(beside, token=terms.token, context=lambda: None, timeout_s=terms.request_timeout),
+        )
+
+    def namespace(self, given: str | None) -> str:
+        """Return the namespace to look in: the given one, else that of the context."""
+        if given:
+            return given
         try:
-            async with (
-                aiohttp.ClientSession(timeout=WITHIN_S, cookie_jar=aiohttp.DummyCookieJar()) as session,
-                session.get(url + path, headers=await self._headers(), allow_redirects=False) as response,
-            ):
-                body = bytearray()
-                async for part in response.content.iter_any():
-                    body += part
-                    if len(body) > MOST_BYTES:
-                        raise click.ClickException(f"the answer of {url} is larger than {MOST_BYTES >> 20} MiB")
-                return self._accepted(response.status, bytes(body))
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            said = str(error) or type(error).__name__
-            raise click.ClickException(f"{url} does not answer: {said}; {NO_ANSWER_FIX}") from error
+            return self.context.namespace if self.context is not None else DEFAULT_NAMESPACE
+        except KubeconfigError:
+            # Where a server is named, nothing else of the kubeconfig is needed.
+            if self._terms.server and not (self._terms.kubeconfig or self._terms.context):
+                return DEFAULT_NAMESPACE
+            raise
 
-    async def _headers(self) -> dict[str, str]:
-        if self._found is None:
-            self._found = await headers(self._url, token=self._token, kubeconfig=self._kubeconfig)
-        return self._found
+    def ask(self, path: str) -> Any:
+        """Return the service's answer; raise `ReachError`."""
+        return decoded(self.service.ask(path))
 
-    def _accepted(self, status: int, body: bytes) -> bytes:
-        if status == HTTPStatus.OK:
-            return body
+    def ask_both(self, path: str, of_objects: Callable[[ApiServer], Object]) -> tuple[Any, Object | None]:
+        """Ask the API server, then the service.
+
+        Return the service's answer and that of the objects. Where the service gives none, the first is that of the
+        objects, which says so. Raise `ReachError` when neither answers.
+        """
+        found, refused = None, None
+        if self.cluster is not None:
+            try:
+                found = of_objects(self.cluster)
+            except ReachError as error:
+                refused = error
         try:
-            detail = orjson.loads(body)["detail"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            raise click.ClickException(f"{self._url} is not Leeboard's operations port; {NO_ANSWER_FIX}") from None
-        if status == HTTPStatus.NOT_FOUND:
-            raise NotFoundAnswer(detail)
-        if status == HTTPStatus.UNAUTHORIZED:
-            raise click.ClickException(f"{self._url} answers only callers with a token: {detail}; {self._token_fix()}")
-        raise click.ClickException(f"{self._url} cannot tell: {detail}")
+            return self.ask(path), found
+        except ReachError as error:
+            if found is not None:
+                return found | {"incomplete": f"Only what Kubernetes objects say: {error}"}, found
+            if refused is None or isinstance(error, NoSuchObjectError):
+                raise
+            raise type(refused)(f"{refused}. More than that only the service knows: {error}") from error
 
-    def _token_fix(self) -> str:
-        if self._token or self._found:
-            return "send another one, such as --token $(kubectl -n leeboard create token leeboard-reader)"
-        had = "has none" if may_be_told(self._url) else NOT_SENT.format(url=self._url)
-        return SAY_WHO_FIX.format(had=had)
+    def _direct(self, url: str) -> DirectWay:
+        return DirectWay(
+            next(iter(url.split()), ""),
+            token=self._terms.token,
+            context=lambda: self.context,
+            timeout_s=self._terms.request_timeout,
+        )
 
 
-async def headers(url: str, *, token: str | None, kubeconfig: str | None) -> dict[str, str]:
-    """Return the authorization header; empty when there is no token, or when it may not be sent to this address."""
-    if token:
-        return {"Authorization": f"Bearer {token.strip()}"}
-    if not may_be_told(url):
-        return {}
+def reaching(command: Command) -> Command:
+    """Add the options of `Terms`. The command gets `reach`."""
+
+    @wraps(command)
+    def with_reach(**options: Any) -> None:
+        terms = Terms(**{name: options.pop(name) for name in Terms.__dataclass_fields__})
+        command(reach=Reach(terms), **options)
+
+    decorated = with_reach
+    for option in reversed(_options()):
+        decorated = option(decorated)
+    return decorated  # type: ignore[return-value] # it is called by click
+
+
+def _options() -> list[Callable[..., Any]]:
+    return [
+        click.option(
+            "--kubeconfig",
+            envvar="LEEBOARD_KUBECONFIG",
+            metavar="PATH",
+            help="Kubeconfig to use. [default: as kubectl]",
+        ),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig. [default: the current one]"),
+        click.option(
+            "--server",
+            "--url",
+            "server",
+            envvar=["LEEBOARD_SERVER", "LEEBOARD_URL"],
+            metavar="URL",
+            help="Operations address of Leeboard. [default: its Service, in the cluster directly, else through the API"
+            " server; without a kubeconfig the operations port on loopback]",
+        ),
+        click.option(
+            "--service",
+            envvar="LEEBOARD_SERVICE",
+            metavar="NAMESPACE/NAME:PORT",
+            default=SERVICE,
+            show_default=True,
+            callback=_checked_service,
+            help="Service of Leeboard to ask through the API server.",
+        ),
+        click.option(
+            "--token",
+            envvar="LEEBOARD_TOKEN",
+            help="Token to send to Leeboard. [default: that of the kubeconfig, or of the pod's service account]",
+        ),
+        click.option(
+            "--request-timeout",
+            type=Duration(),
+            default=f"{WITHIN_S:g}s",
+            show_default=True,
+            metavar="TIME",
+            help="How long to wait for one answer, such as 500ms; 0 is for ever.",
+        ),
+    ]
+
+
+def _checked_service(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if not SERVICE_FORM.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not NAMESPACE/NAME:PORT, such as {SERVICE}")
+    return value
+
+
+def namespace_option(command: Command) -> Command:
+    """Add `-n`."""
+    return click.option("-n", "--namespace", help="Its namespace. [default: that of the context]")(command)
+
+
+def decoded(answer: bytes) -> Any:
+    """Return the JSON of an answer of the service."""
     try:
-        # Checked first, because the loader warns on stderr about a missing file.
-        check_kubeconfig(kubeconfig)
-        access = await Credentials(kubeconfig=kubeconfig).read()
-    except (AccessError, WrongSettingError):
-        # A service with anonymous reads answers without a token.
-        return {}
-    return {"Authorization": access.authorization} if access.authorization else {}
-
-
-def may_be_told(url: str) -> bool:
-    """Return whether the default token may be sent to this address: over HTTPS, on loopback, or inside the cluster."""
-    where = URL(url)
-    return where.scheme == "https" or IN_CLUSTER in os.environ or _is_loopback(where.host or "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
+        return json.loads(answer)
     except ValueError:
-        return False
+        raise click.ClickException(OTHER_VERSION) from None
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Turn what an unexpected answer causes into one line."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise click.ClickException(OTHER_VERSION) from error
+
+
+def usual_url() -> str:
+    """Return the address that is asked without a kubeconfig."""
+    return IN_CLUSTER_URL if is_in_cluster() else f"http://127.0.0.1:{_operations_port()}"
+
+
+def _operations_port() -> int:
+    given = os.environ.get("LEEBOARD_OPERATIONS_PORT") or str(OPERATIONS_PORT)
+    if not (given.isascii() and given.isdigit() and 0 < int(given) < 1 << 16):
+        raise click.UsageError(f"LEEBOARD_OPERATIONS_PORT: {given!r} is not a port")
+    return int(given)

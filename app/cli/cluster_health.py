@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
-from app.cli.findings import Finding, broken, few, ok, warning
+from app.cli.drawing import few
+from app.cli.findings import Finding, broken, ok, warning
 from app.control.leadership.freshness import UNSERVED
 from app.kube.reviews import KubeReviews
 from app.model.rights import ASKING, Right

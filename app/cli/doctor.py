@@ -17,9 +17,11 @@ from app.cli import (
     version_health,
 )
 from app.cli.admission_health import Wanted
-from app.cli.asking import IN_CLUSTER_URL, headers, usual_url
+from app.cli.asking import usual_url
 from app.cli.findings import Examination, Finding, Severity, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
+from app.client.kubeconfig import context_of
+from app.client.service_ways import IN_CLUSTER_URL, bearer, default_token
 from app.control.leadership.rights import rights_of, rights_to_owners
 from app.kube.client import KubeCluster
 from app.kube.reviews import KubeReviews
@@ -71,7 +73,7 @@ def doctor(
     settings = read_settings(kubeconfig=kubeconfig)
     check_kubeconfig(settings.kubeconfig)
     _check_account(service_account)
-    asked = urls or (usual_url(settings),)
+    asked = urls or (usual_url(),)
     patient = Patient(settings=settings, urls=asked, account=service_account, token=token)
     findings = asyncio.run(examine(patient))
     click.echo(as_json(findings) if output == "json" else as_text(findings))
@@ -127,13 +129,20 @@ def _wanted(settings: Settings) -> Wanted:
 def _replica_examinations(patient: Patient) -> Sequence[tuple[str, Examination]]:
     settings = patient.settings
     profiles = sorted(settings.profiles)
-    headers_for = partial(headers, token=patient.token, kubeconfig=settings.kubeconfig)
+    headers_for = partial(_headers, patient)
     extender = f"http://{settings.webhook_host}:{settings.webhook_port}"
     beside = f"http://127.0.0.1:{settings.operations_port}"
     return (
         ("leeboard", lambda: replica_health.replicas(patient.urls, profiles, headers_for)),
         ("what-if", lambda: replica_health.what_if(extender, profiles, operations=beside)),
     )
+
+
+async def _headers(patient: Patient, url: str) -> dict[str, str]:
+    """Return the header with the token for this address. It may run a plugin, so it does not block the loop."""
+    source = partial(context_of, patient.settings.kubeconfig)
+    given = (patient.token or "").strip()
+    return bearer(given or await asyncio.to_thread(default_token, url, source))
 
 
 async def _all(examinations: Sequence[tuple[str, Examination]]) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -50,13 +50,6 @@ def warning(name: str, message: str, fix: str) -> Finding:
 def broken(name: str, message: str, fix: str) -> Finding:
     """Return a finding about something that prevents Leeboard from working correctly."""
     return Finding(name, Severity.BROKEN, message, fix)
-
-
-def few(names: Collection[str], most: int = 5) -> str:
-    """Return the first of these names, and how many more there are."""
-    shown = sorted(names)
-    more = f" and {len(shown) - most} more" if len(shown) > most else ""
-    return ", ".join(shown[:most]) + more
 
 
 Examination = Callable[[], AsyncIterator[Finding]]

@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from app.cli.admission_health import Wanted
-from app.cli.findings import TELL_THE_FORM, Finding, broken, few, ok, warning
+from app.cli.drawing import few
+from app.cli.findings import TELL_THE_FORM, Finding, broken, ok, warning
 from app.kube.reviews import KubeReviews
 from app.model.device import Health
 from app.model.seam import ForbiddenError, RawObject, Resource

@@ -1,8 +1,10 @@
 """Draws the links between a node's devices as `nvidia-smi topo -m` does, in blocks within the given width."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from app.web.gpu_answers import LinksAnswer
+Links = Mapping[str, Any]
+"""The `links` of `/api/v1/gpus/{node}`."""
 
 LEGEND = {
     "NV": "NV#: connected by # NVLinks",
@@ -19,16 +21,16 @@ LEGEND = {
 GAP = 2
 
 
-def links_picture(names: Sequence[int], links: LinksAnswer, *, width: int) -> str:
+def links_picture(names: Sequence[int], links: Links, *, width: int) -> str:
     """Return the matrix, its legend, and the cliques. `names` are the devices' numbers, in order."""
-    if len(names) != len(links.paths) or len(names) <= 1:
+    if len(names) != len(links["paths"]) or len(names) <= 1:
         return ""
     return "\n".join([*_blocks(names, links, width), *_legend(links, width), _cliques(names, links)])
 
 
-def _blocks(names: Sequence[int], links: LinksAnswer, width: int) -> list[str]:
+def _blocks(names: Sequence[int], links: Links, width: int) -> list[str]:
     first = max(len(_label(name)) for name in names)
-    cell = max(len(each) for row in (*links.paths, tuple(map(str, names))) for each in row) + GAP
+    cell = max(len(each) for row in (*links["paths"], tuple(map(str, names))) for each in row) + GAP
     fitting = max(1, (width - first) // cell)
     lines: list[str] = []
     for start in range(0, len(names), fitting):
@@ -36,7 +38,7 @@ def _blocks(names: Sequence[int], links: LinksAnswer, width: int) -> list[str]:
         lines += [""] if lines else []
         lines += ["".join([" " * first, *(f"{names[column]:>{cell}}" for column in columns)])]
         for row, name in enumerate(names):
-            lines += ["".join([f"{_label(name):<{first}}", *(f"{links.paths[row][at]:>{cell}}" for at in columns)])]
+            lines += ["".join([f"{_label(name):<{first}}", *(f"{links['paths'][row][at]:>{cell}}" for at in columns)])]
     return lines
 
 
@@ -44,9 +46,9 @@ def _label(name: int) -> str:
     return f"GPU {name}"
 
 
-def _legend(links: LinksAnswer, width: int) -> list[str]:
+def _legend(links: Links, width: int) -> list[str]:
     """Return the legend of the words that occur, with as many entries per line as fit."""
-    seen = {"NV" if path.startswith("NV") else path for row in links.paths for path in row}
+    seen = {"NV" if path.startswith("NV") else path for row in links["paths"] for path in row}
     lines = [""]
     for word, text in LEGEND.items():
         if word in seen:
@@ -55,10 +57,10 @@ def _legend(links: LinksAnswer, width: int) -> list[str]:
     return lines
 
 
-def _cliques(names: Sequence[int], links: LinksAnswer) -> str:
-    if not links.cliques:
+def _cliques(names: Sequence[int], links: Links) -> str:
+    if not links["cliques"]:
         return "No two GPUs are connected by NVLink."
-    return "All connected by NVLink: " + ", ".join(_span([names[one] for one in each]) for each in links.cliques)
+    return "All connected by NVLink: " + ", ".join(_span([names[one] for one in each]) for each in links["cliques"])
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Callable
 
-from app.cli.findings import Finding, few, warning
+from app.cli.drawing import few
+from app.cli.findings import Finding, warning
 from app.cluster import decode
 from app.kube.reviews import KubeReviews
 from app.model.seam import RawObject, Resource

@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
-from app.cli.findings import Finding, few, warning
+from app.cli.drawing import few
+from app.cli.findings import Finding, warning
 from app.kube.reviews import KubeReviews
 from app.model.marks import ASK_MARKER, GATE
 from app.model.seam import RawObject, Resource

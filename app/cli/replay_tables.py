@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 import orjson
-from rich.table import Table
 
-from app.cli.drawing import drawn, folded, plain, row, table
+from app.cli.drawing import Table, folded, plain
 from app.cli.queue_tables import NOTHING, queues_table
 from app.service.past_state import PastState
 from app.service.replay import Difference, Replayed
-from app.web.answers import PodGroupAnswer, QueueList
+from app.web.answers import PodGroupAnswer
 
 SHOWN = 5
 """So many differences are printed as text; `-o json` has all."""
@@ -51,26 +50,27 @@ def _state(then: PastState, width: int) -> Iterator[str]:
         yield folded([f"Nothing was decided at {then.at}: {then.undecided}"], width)
     yield f"Waiting at {then.at}: {_counted(then.waiting, 'PodGroup')}"
     if then.waiting:
-        yield drawn(_waiting(then.waiting[:LISTED]), width)
+        yield _waiting(then.waiting[:LISTED]).drawn(width)
     yield f"Reserved: {_counted(then.reservations, 'place')}"
     if then.reservations:
-        yield drawn(_reservations(then), width)
-    yield queues_table(QueueList(items=then.queues), "gpu", width=width)
+        yield _reservations(then).drawn(width)
+    queues = [each.model_dump(by_alias=True) for each in then.queues]
+    yield queues_table(queues, "gpu", width=width)
 
 
 def _waiting(groups: Sequence[PodGroupAnswer]) -> Table:
-    lines = table("PODGROUP", "QUEUE", ">PODS", "WHY")
+    lines = Table("PODGROUP", "QUEUE", ">PODS", "WHY")
     for group in groups:
         why = NOTHING if group.why is None else f"{group.why.reason}: {group.why.sentence}"
-        row(lines, f"{group.namespace}/{group.name}", group.queue or NOTHING, f"{group.pending_pods}", why)
+        lines.add(f"{group.namespace}/{group.name}", group.queue or NOTHING, f"{group.pending_pods}", why)
     return lines
 
 
 def _reservations(then: PastState) -> Table:
-    lines = table("POD", "PODGROUP", "NODE", "STATE")
+    lines = Table("POD", "PODGROUP", "NODE", "STATE")
     for held in then.reservations[:LISTED]:
         node = f"{held.node} {', '.join(held.devices)}".rstrip()
-        row(lines, f"{held.namespace}/{held.pod}", held.pod_group, node, held.state)
+        lines.add(f"{held.namespace}/{held.pod}", held.pod_group, node, held.state)
     return lines
 
 

@@ -12,8 +12,9 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
-from app.cli.asking import NO_ANSWER_FIX
-from app.cli.findings import Finding, broken, few, ok, warning
+from app.cli.drawing import few
+from app.cli.findings import Finding, broken, ok, warning
+from app.client.service_ways import NO_ANSWER_FIX
 from app.model.queue import ORPHANED
 from app.model.reason import Reason
 from app.model.sentence import counted

@@ -1,10 +1,11 @@
+import ast
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -15,41 +16,107 @@ from app.cli import SUMMARIES, main
 from app.cli.demo import story
 from app.cli.options import WrongSettingError, read_settings
 from app.cli.running import OTHER_PORT, run_until_asked
+from app.model.explanation import Explanation, Subject, Why
 from app.model.seam import UnavailableError
 from app.settings import Settings
+from tests.cli.installation import Replica, answering
+from tests.kube.apiserver import kubeconfig
+from tests.web.fakes import FakeInspect
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("numpy", "fastapi", "pydantic", "uvicorn", "aiohttp", "kubernetes_asyncio")
-ARGUMENTS = {"why": ["train"]}
-"""Required arguments of a command."""
+HEAVY = ("numpy", "aiohttp", "pydantic", "fastapi", "kubernetes_asyncio", "cryptography", "orjson", "structlog", "rich")
 
 
-def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+async def used_by(*arguments: str, url: str, folder: Path) -> list[str]:
+    """Run a command as a program; return which of `HEAVY` it has imported."""
     program = f"""
 import sys; from app.cli import main
-main(["--help"], standalone_mode=False)
-print([module for module in {HEAVY} if module in sys.modules])"""
+try:
+    main({[*arguments]}, prog_name="leeboard")
+finally:
+    print([name for name in {HEAVY} if name in sys.modules])"""
+    environment = {**os.environ, "LEEBOARD_URL": url, "KUBECONFIG": str(kubeconfig("http://127.0.0.1:1", folder))}
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    used: list[str] = ast.literal_eval(ended.stdout.splitlines()[-1])
+    return used
 
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
 
-    assert all(f"  {name} " in ended.stdout for name in SUMMARIES)
-    assert ended.stdout.splitlines()[-1] == "[]"
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["why", "train"],
+        ["queues"],
+        ["gpus"],
+        ["queues", "-o", "yaml"],
+    ],
+    ids=" ".join,
+)
+async def test_a_command_for_people_imports_no_library_of_the_service(arguments: list[str], tmp_path: Path) -> None:
+    told = Explanation(
+        subject=Subject.POD_GROUP, namespace="default", name="train", state="Waiting", why=Why(reason="r", sentence="s")
+    )
+    async with answering(Replica(inspect=FakeInspect(told=told))) as url:
+        used = await used_by(*arguments, url=url, folder=tmp_path)
+
+    assert used == []
+
+
+def test_help_names_every_command() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).output
+
+    assert all(f"  {name} " in shown for name in SUMMARIES)
 
 
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_a_command_is_summarized_by_its_first_line(name: str) -> None:
-    command = getattr(import_module(f"app.cli.{name}"), name)
+    command = main.get_command(click.Context(main), name)
 
-    assert command.help.splitlines()[0] == SUMMARIES[name]
-
-
-def test_an_unknown_command_is_a_usage_error() -> None:
-    assert CliRunner().invoke(main, ["sail"]).exit_code == 2
+    assert command is not None
+    assert (command.help or "").splitlines()[0] == SUMMARIES[name]
 
 
-@pytest.mark.parametrize("command", sorted(set(SUMMARIES) - {"agent", "replay"}))  # with other settings, or none
+def test_an_unknown_command_is_a_usage_error_that_names_those_that_look_like_it() -> None:
+    result = CliRunner().invoke(main, ["quues"])
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "Error: No such command 'quues'. Did you mean 'queues'?"
+
+
+WITHOUT_LIBRARIES = """
+import sys
+sys.modules["structlog"] = sys.modules["pydantic"] = None
+from click.testing import CliRunner
+from app.cli import main
+for name in sys.argv[1:]:
+    ended = CliRunner().invoke(main, [name])
+    print(ended.exit_code, ended.stderr, end="")
+"""
+
+
+@pytest.mark.slow
+def test_without_the_libraries_of_the_service_its_commands_say_what_to_install() -> None:
+    commands = ["serve", "demo", "agent", "doctor", "replay"]
+
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LIBRARIES, *commands], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    for name, line in zip(commands, ended.stdout.splitlines(), strict=True):
+        assert re.fullmatch(
+            rf"1 Error: `{name}` needs the libraries of the service, and (structlog|pydantic) is not installed;"
+            r" install them with `pip install 'leeboard\[server\]'`",
+            line,
+        )
+
+
+@pytest.mark.parametrize("command", ["serve", "demo", "doctor"])
 def test_a_wrong_setting_is_one_line_that_names_its_variable(command: str) -> None:
-    result = CliRunner(env={"LEEBOARD_WEBHOOK_PORT": "70000"}).invoke(main, [command, *ARGUMENTS.get(command, ())])
+    result = CliRunner(env={"LEEBOARD_WEBHOOK_PORT": "70000"}).invoke(main, [command])
 
     line = "Error: LEEBOARD_WEBHOOK_PORT: input should be less than or equal to 65535, not '70000'\n"
     assert (result.exit_code, result.stderr) == (2, line)

@@ -10,11 +10,11 @@ from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 
 from app.cli import main
-from app.cli.asking import NO_ANSWER_FIX
 from app.cli.gpu_tables import nodes_table
+from app.client.service_ways import NO_ANSWER_FIX
 from app.model.device import Health
 from app.model.occupancy import NodeUse, Reserved
-from app.web.gpu_answers import GpuNodeAnswer, GpuNodeList
+from app.web.gpu_answers import GpuNodeAnswer
 from tests.cli.installation import Replica, answering
 from tests.kube.apiserver import listening, says
 from tests.occupied import DGX1, GPU_MIB, device, node_use, occupant, on, shared, switched
@@ -64,24 +64,25 @@ async def test_every_node_is_a_line() -> None:
 
     assert await shown(gpus=(busy(), mute, silent, full)) == snapshot("""\
 
-NODE             GPUS  FREE  RESERVED  SHARED        GiB USED  HEALTH
-gpu-a               8     2         0       2  118.6 of 637.2  1 unhealthy
-gpu-b               0     0         0       0        ? of 0.0  no driver:
-                                                               libnvidia-ml.so.1
-                                                               cannot be loaded
-gpu-c              16     0         0       0     ? of 1274.4  silent for 15 min
-ip-10-0-12-34.e     1     0         0       0    68.4 of 79.6  healthy
-u-west-1.comput
-e.internal
+NODE              GPUS  FREE  RESERVED  SHARED        GiB USED  HEALTH
+gpu-a                8     2         0       2  118.6 of 637.2  1 unhealthy
+gpu-b                0     0         0       0        ? of 0.0  no driver: libnv
+                                                                idia-ml.so.1
+                                                                cannot be loaded
+gpu-c               16     0         0       0     ? of 1274.4  silent for 15
+                                                                min
+ip-10-0-12-34.eu     1     0         0       0    68.4 of 79.6  healthy
+-west-1.compute.
+internal
 """)
 
 
 def test_an_incomplete_list_says_so() -> None:
-    items = (GpuNodeAnswer.of(busy()),)
+    items = [GpuNodeAnswer.of(busy()).model_dump(mode="json", by_alias=True)]
 
-    assert nodes_table(GpuNodeList(items=items, incomplete="There is more."), width=80).endswith("\n\nThere is more.")
-    assert nodes_table(GpuNodeList(items=items), width=80).endswith("1 unhealthy")
-    assert nodes_table(GpuNodeList(items=(), incomplete="There is more."), width=80) == "There is more."
+    assert nodes_table({"items": items, "incomplete": "There is more."}, width=80).endswith("\n\nThere is more.")
+    assert nodes_table({"items": items}, width=80).endswith("1 unhealthy")
+    assert nodes_table({"items": [], "incomplete": "There is more."}, width=80) == "There is more."
 
 
 async def test_a_node_shows_its_devices_their_pods_its_problems_and_its_links() -> None:
@@ -92,7 +93,7 @@ gpu-a: 8 x NVIDIA H100 80GB HBM3 of 79.6 GiB, driver 550.54.15, heard 12 s ago
 GPU  DEVICE AND PODS                  GiB USED  PROMISED  STATE
   0  GPU-00000000           █████░░░      47.3      47.8  shared
        team/train-0-worker  ████░░░░      38.2      39.8  0.50
-     -3-abcde
+       -3-abcde
        team/infer-7         █░░░░░░░       9.1       8.0  0.10, 1.1 over
   1  GPU-00000001           ███████░      68.4      79.6  whole
        team/llm-0           ███████░      68.4      79.6  whole
@@ -240,7 +241,7 @@ async def test_json_is_the_answer_of_the_service() -> None:
 async def test_an_unknown_node_gives_the_list_of_known_ones() -> None:
     result = await run("gpu/x", gpus=(busy(), node_use("gpu-b")))
 
-    line = "Error: no agent reports GPUs on a node 'gpu/x'; there are gpu-a, gpu-b\n"
+    line = "Error: no agent reports GPUs on a node 'gpu/x'; there are gpu-a, gpu-b; did you mean gpu-b or gpu-a?\n"
     assert (result.exit_code, result.stderr) == (1, line)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
@@ -14,7 +15,7 @@ from app.cli.queue_tables import queues_table
 from app.model.explanation import QueueStand
 from app.model.queue import Entitlement, Queue
 from app.model.resources import Resources
-from app.web.answers import QueueAnswer, QueueList
+from app.web.answers import QueueAnswer
 from tests.cli.installation import Replica, answering
 from tests.given import GIB, queue
 from tests.web.fakes import FakeInspect
@@ -54,6 +55,10 @@ async def shown(*arguments: str, stands: Sequence[QueueStand] = RESEARCH, column
     result = await run(*arguments, stands=stands, columns=columns)
     assert result.exit_code == 0, result.output
     return "\n" + result.stdout
+
+
+def answer_of(of: QueueStand) -> dict[str, Any]:
+    return QueueAnswer.of(of).model_dump(mode="json", by_alias=True)
 
 
 def names(text: str) -> list[str]:
@@ -138,9 +143,7 @@ async def test_no_line_is_wider_than_the_terminal_and_control_characters_are_rem
 
 
 def test_a_gpu_share_has_as_many_digits_as_in_messages() -> None:
-    part = QueueAnswer.of(stand(queue("q"), milli=351))
-
-    text = queues_table(QueueList(items=(part,)), "gpu", width=80)
+    text = queues_table([answer_of(stand(queue("q"), milli=351))], "gpu", width=80)
 
     assert text.splitlines()[1].split() == ["q", "0", "-", "8", "0.351", "0.702", "0"]
 
@@ -148,7 +151,7 @@ def test_a_gpu_share_has_as_many_digits_as_in_messages() -> None:
 def test_a_chain_of_thousands_of_queues_is_shown_to_its_end() -> None:
     chain = [stand(queue(f"q{number:04}", f"q{number - 1:04}" if number else None)) for number in range(5_000)]
 
-    text = queues_table(QueueList(items=tuple(map(QueueAnswer.of, chain))), "gpu", width=80)
+    text = queues_table([*map(answer_of, chain)], "gpu", width=80)
 
     assert names(text) == [f"q{number:04}" for number in range(5_000)]
 

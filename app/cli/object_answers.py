@@ -1,0 +1,376 @@
+"""What Kubernetes objects say, read with the caller's own rights, in the form of the service's answers.
+
+It answers where the service cannot be asked. What only the service knows, such as the position, is null.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from app.cli.output import like
+from app.client.api_server import EVENTS, POD_GROUPS, PODS, QUEUES, ApiServer, Object, path_of
+from app.client.errors import NoSuchObjectError, NotAllowedError, ReachError
+from app.model.marks import GATE, QUEUE_ANNOTATION
+
+API_VERSION = "leeboard.dev/v1alpha1"
+REPORTER = "leeboard"
+QUEUE_LABEL = "kai.scheduler/queue"
+POD_GROUP_ANNOTATION = "pod-group-name"
+WAITING_PHASE = "Pending"
+EVENTS_SHOWN = 5
+MOST_LISTED = 500
+MEGABYTE = 1_000_000
+WEIGHT_SCALE = 1_000_000
+NOTHING_SAID = (
+    "Nothing says yet why it waits: the PodGroup has no condition, and there is no event about it. Leeboard writes"
+    " both within seconds, if it runs and manages this pod."
+)
+
+
+def explained(cluster: ApiServer, namespace: str, name: str, kind: str) -> Object:
+    """Explain a pod, a PodGroup or a workload; `kind` is as in `/api/v1/why`. Raise `ReachError`."""
+    if kind == "workload":
+        return _workload(cluster, namespace, name)
+    if kind != "podgroup":
+        try:
+            return _pod(cluster, cluster.get(path_of(PODS, namespace, name)))
+        except NoSuchObjectError:
+            if kind == "pod":
+                raise NoSuchObjectError(f"there is no pod {namespace}/{name}") from None
+    try:
+        return _group(cluster, cluster.get(path_of(POD_GROUPS, namespace, name)))
+    except NoSuchObjectError:
+        sought = "PodGroup" if kind == "podgroup" else "pod or PodGroup"
+        raise NoSuchObjectError(f"there is no {sought} {namespace}/{name}") from None
+
+
+def queue_list(cluster: ApiServer) -> Object:
+    """Return the queues as their status shows them. Raise `ReachError`."""
+    try:
+        items = _items(cluster.get(path_of(QUEUES)))
+    except NoSuchObjectError:
+        raise NoSuchObjectError("this cluster has no Queues of scheduling.run.ai; is Leeboard installed?") from None
+    except NotAllowedError as error:
+        raise NotAllowedError(
+            f"{error}; ask for the ClusterRole leeboard-view, or see `leeboard why` of a pod"
+        ) from None
+    return {"apiVersion": API_VERSION, "kind": "QueueList", "items": [_queue(each) for each in items]}
+
+
+def waiting_groups(cluster: ApiServer, namespace: str) -> Object:
+    """Return the PodGroups that wait, in one namespace, or in all when it is empty. Raise `ReachError`."""
+    try:
+        items = _items(cluster.get(path_of(POD_GROUPS, namespace)))
+    except NoSuchObjectError:
+        raise NoSuchObjectError("this cluster has no PodGroups of scheduling.run.ai; is Leeboard installed?") from None
+    waiting = [_waiting(each) for each in items if _mapping(each, "status").get("pending")]
+    return {"apiVersion": API_VERSION, "kind": "PodGroupList", "items": waiting}
+
+
+def pods_of_group(cluster: ApiServer, namespace: str, group: str) -> list[Object]:
+    """Return the pods that name a PodGroup. Raise `ReachError`."""
+    listed = _items(cluster.get(path_of(PODS, namespace, limit=MOST_LISTED)))
+    return [each for each in listed if _group_of(each) == group]
+
+
+def events_about(cluster: ApiServer, namespace: str, name: str, uid: str = "") -> list[Object]:
+    """Return the events about an object, newest first; none when the caller may not read them."""
+    selector = f"involvedObject.name={name}" + (f",involvedObject.uid={uid}" if uid else "")
+    try:
+        found = _items(cluster.get(path_of(EVENTS, namespace, fieldSelector=selector, limit=MOST_LISTED)))
+    except ReachError:
+        return []
+    return sorted(map(_event, found), key=lambda event: event["at"], reverse=True)
+
+
+# Explanations ---------------------------------------------------------------------------------------------------------
+
+
+def _pod(cluster: ApiServer, pod: Object) -> Object:
+    metadata, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
+    namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
+    events = events_about(cluster, namespace, name, str(metadata.get("uid") or ""))
+    group_name, node = _group_of(pod), spec.get("nodeName")
+    why = _pods_state(metadata, spec, status)
+    if why is None:
+        group: Object = {}
+        if group_name:
+            with suppress(ReachError):
+                group = cluster.get(path_of(POD_GROUPS, namespace, group_name))
+        why = _why_waiting([*_conditions_of_group(group), *_told_by_leeboard(events), *_scheduler_says(status)])
+    return _explanation(
+        kind="PodExplanation",
+        metadata=metadata,
+        state=_pod_state(pod),
+        why=why,
+        events=events,
+        podGroup=group_name or None,
+        queue=_queue_of(metadata),
+        priority=spec.get("priority"),
+        node=node,
+        since=status.get("startTime") if node else None,
+    )
+
+
+def _group(cluster: ApiServer, group: Object) -> Object:
+    metadata, spec, status = (_mapping(group, name) for name in ("metadata", "spec", "status"))
+    namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
+    events = events_about(cluster, namespace, name, str(metadata.get("uid") or ""))
+    waits = bool(status.get("pending"))
+    phase = "Waiting" if waits else str(status.get("phase") or "Unknown")
+    running = {"reason": phase, "sentence": f"Its phase is {phase}.", "details": {}}
+    why = _why_waiting([*_conditions_of_group(group), *_told_by_leeboard(events)]) if waits else running
+    counts = {"Pending": status.get("pending") or 0, "Running": status.get("running") or 0}
+    return _explanation(
+        kind="PodGroupExplanation",
+        metadata=metadata,
+        state=phase,
+        why=why,
+        events=events,
+        podGroup=name,
+        queue=spec.get("queue"),
+        minMember=spec.get("minMember"),
+        podsByState={state: count for state, count in counts.items() if count},
+    )
+
+
+def _workload(cluster: ApiServer, namespace: str, name: str) -> Object:
+    events = events_about(cluster, namespace, name)
+    said = list(_told_by_leeboard(events))
+    if not said:
+        raise NoSuchObjectError(f"no event of Leeboard is about a workload {namespace}/{name}")
+    return _explanation(
+        kind="WorkloadExplanation",
+        metadata={"namespace": namespace, "name": name},
+        state="Unknown",
+        why=said[0],
+        events=events,
+    )
+
+
+def _explanation(*, kind: str, metadata: Object, state: str, why: Object, events: list[Object], **more: Any) -> Object:
+    unknown = ("podGroup", "queue", "queueNumbers", "priority", "preemptible", "minMember", "node", "since", "position")
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "namespace": metadata.get("namespace"),
+        "name": metadata.get("name"),
+        "uid": metadata.get("uid"),
+        "state": state,
+        "why": why,
+        **dict.fromkeys(unknown),
+        "podsByState": {},
+        "members": [],
+        "waitsFor": [],
+        "autoscaler": None,
+        "workloadPodGroups": None,
+        "decisions": [],
+        "events": events[:EVENTS_SHOWN],
+        **more,
+    }
+
+
+def _pods_state(metadata: Object, spec: Object, status: Object) -> Object | None:
+    """Return why a pod that does not wait is in its state; None when it waits."""
+    node = spec.get("nodeName")
+    if metadata.get("deletionTimestamp"):
+        return {"reason": "Releasing", "sentence": "It is ending.", "details": {}}
+    if not node:
+        return None
+    phase = status.get("phase")
+    ended = f"It has ended on node {node}: {phase}." if phase in {"Succeeded", "Failed"} else f"It is on node {node}."
+    return {"reason": "Bound", "sentence": ended, "details": {}}
+
+
+def _why_waiting(said: Sequence[Object]) -> Object:
+    return said[0] if said else {"reason": "Pending", "sentence": NOTHING_SAID, "details": {}}
+
+
+def _conditions_of_group(group: Object) -> Iterator[Object]:
+    for condition in reversed(_list(_mapping(group, "status"), "schedulingConditions")):
+        yield _why(condition, "message")
+
+
+def _told_by_leeboard(events: Sequence[Object]) -> Iterator[Object]:
+    for event in events:
+        if event["from"] == REPORTER:
+            yield {"reason": event["reason"], "sentence": event["message"], "details": {}}
+
+
+def _scheduler_says(status: Object) -> Iterator[Object]:
+    for condition in _list(status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield _why(condition, "message")
+
+
+def _why(condition: Object, text: str) -> Object:
+    return {"reason": str(condition.get("reason")), "sentence": str(condition.get(text) or ""), "details": {}}
+
+
+def _event(event: Object) -> Object:
+    metadata = _mapping(event, "metadata")
+    series = _mapping(event, "series")
+    at = (
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or metadata.get("creationTimestamp")
+    )
+    reporter = event.get("reportingComponent") or _mapping(event, "source").get("component")
+    return {
+        "at": str(at or ""),
+        "from": str(reporter or ""),
+        "type": str(event.get("type") or ""),
+        "reason": str(event.get("reason") or ""),
+        "message": str(event.get("message") or ""),
+    }
+
+
+# Pods and PodGroups ---------------------------------------------------------------------------------------------------
+
+
+def pod_member(pod: Object) -> Object:
+    """Return a pod as a member of its PodGroup."""
+    metadata, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
+    return {
+        "name": str(metadata.get("name")),
+        "state": _pod_state(pod),
+        "node": spec.get("nodeName"),
+        "phase": status.get("phase"),
+        "createdAt": metadata.get("creationTimestamp"),
+    }
+
+
+def _pod_state(pod: Object) -> str:
+    metadata, spec = _mapping(pod, "metadata"), _mapping(pod, "spec")
+    if metadata.get("deletionTimestamp"):
+        return "Releasing"
+    if spec.get("nodeName"):
+        return "Bound"
+    gates = [each.get("name") for each in _list(spec, "schedulingGates")]
+    return "Held" if GATE in gates else WAITING_PHASE
+
+
+def _waiting(group: Object) -> Object:
+    metadata, spec, status = (_mapping(group, name) for name in ("metadata", "spec", "status"))
+    said = list(_conditions_of_group(group))
+    return {
+        "namespace": str(metadata.get("namespace")),
+        "name": str(metadata.get("name")),
+        "queue": spec.get("queue"),
+        "priority": None,
+        "preemptible": None,
+        "minMember": spec.get("minMember") or 1,
+        "pendingPods": status.get("pending") or 0,
+        "activePods": status.get("running") or 0,
+        "succeededPods": status.get("succeeded") or 0,
+        "why": said[0] if said else None,
+    }
+
+
+def _group_of(pod: Object) -> str:
+    annotations = _mapping(_mapping(pod, "metadata"), "annotations")
+    native = _mapping(_mapping(pod, "spec"), "schedulingGroup")
+    return str(annotations.get(POD_GROUP_ANNOTATION) or native.get("podGroupName") or "")
+
+
+def _queue_of(metadata: Object) -> str | None:
+    named = _mapping(metadata, "annotations").get(QUEUE_ANNOTATION) or _mapping(metadata, "labels").get(QUEUE_LABEL)
+    return str(named) if named else None
+
+
+# Queues ---------------------------------------------------------------------------------------------------------------
+
+
+def _queue(queue: Object) -> Object:
+    metadata, spec, status = (_mapping(queue, name) for name in ("metadata", "spec", "status"))
+    resources = _mapping(spec, "resources")
+    invalid = [each for each in _list(status, "conditions") if each.get("type") == "Valid"]
+    problem = next((each.get("message") for each in invalid if each.get("status") == "False"), None)
+    return {
+        "name": str(metadata.get("name")),
+        "parent": spec.get("parentQueue") or None,
+        "displayName": spec.get("displayName") or None,
+        "priority": spec.get("priority", 100),
+        "deserved": _stated(resources, "quota", absent=0),
+        "limit": _stated(resources, "limit", absent=-1),
+        "overQuotaWeightMicro": {name: _weight(resources, name) for name in ("cpu", "memory", "gpu")},
+        "fairShare": _amounts(_mapping(status, "fairShare")) if status.get("fairShare") and not problem else None,
+        "allocated": _amounts(_mapping(status, "allocated")),
+        "allocatedNonPreemptible": _amounts(_mapping(status, "allocatedNonPreemptible")),
+        "requested": _amounts(_mapping(status, "requested")),
+        "waitingPodGroups": None,
+        "problem": problem,
+    }
+
+
+def _stated(resources: Object, field: str, *, absent: int) -> Object:
+    """Return the amounts that the owner of a queue wrote; None is unlimited."""
+
+    def of(name: str, unit: int) -> int | None:
+        # Where there is no entry at all, the resource is neither guaranteed nor limited.
+        written = _mapping(resources, name).get(field, absent) if name in resources else -1
+        return None if not isinstance(written, int | float) or written < 0 else round(written * unit)
+
+    return {"cpuMilli": of("cpu", 1), "memoryBytes": of("memory", MEGABYTE), "gpuMilli": of("gpu", 1000)}
+
+
+def _weight(resources: Object, name: str) -> int:
+    weight = _mapping(resources, name).get("overQuotaWeight")
+    return round(weight * WEIGHT_SCALE) if isinstance(weight, int | float) else 0
+
+
+def _amounts(stated: Mapping[str, Any]) -> Object:
+    """Return the amounts of a status as Leeboard writes them."""
+    return {
+        "cpuMilli": _milli(stated.get("cpu")),
+        "memoryBytes": None if (amount := _milli(stated.get("memory"))) is None else amount // 1000,
+        "gpuMilli": _milli(stated.get("nvidia.com/gpu")),
+    }
+
+
+def _milli(amount: object) -> int | None:
+    text = str(amount)
+    digits, unit = (text[:-1], 1) if text.endswith("m") else (text, 1000)
+    return int(digits) * unit if digits.isascii() and digits.isdigit() else None
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def _items(listed: Object) -> list[Object]:
+    return _list(listed, "items")
+
+
+def _mapping(found: Mapping[str, Any], name: str) -> Object:
+    inner = found.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _list(found: Mapping[str, Any], name: str) -> list[Object]:
+    inner = found.get(name)
+    return [each for each in inner if isinstance(each, dict)] if isinstance(inner, list) else []
+
+
+def moment(text: object) -> datetime | None:
+    """Return the time of an RFC 3339 text; None when it is none."""
+    try:
+        return datetime.fromisoformat(str(text)) if text else None
+    except ValueError:
+        return None
+
+
+def names_like(cluster: ApiServer, namespace: str, name: str) -> str:
+    """Return `; did you mean ...?` when a pod or PodGroup of the namespace has a name like this one."""
+    return like(name, names(cluster, namespace))
+
+
+def names(cluster: ApiServer, namespace: str) -> list[str]:
+    """Return the names of the pods and PodGroups of a namespace, as far as the caller may see them."""
+    found: list[str] = []
+    for resource in (POD_GROUPS, PODS):
+        with suppress(ReachError):
+            listed = _items(cluster.get(path_of(resource, namespace, limit=MOST_LISTED)))
+            found += [str(_mapping(each, "metadata").get("name")) for each in listed]
+    return found

@@ -1,0 +1,307 @@
+"""The ways to the service: its own address, or the API server's proxy of its Service.
+
+The proxy reaches it wherever kubectl works, and needs no port that is open to people. It removes the Authorization
+header, so the token travels in a header of ours. An aggregated API would be one more class here.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse
+from ipaddress import ip_address
+from itertools import chain
+from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from app.client.api_server import ApiServer, is_status, message
+from app.client.connection import STREAM_SILENCE_S, Address, Connection, Reply
+from app.client.errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
+from app.client.kubeconfig import Context, is_in_cluster
+
+IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
+SERVICE = "leeboard/leeboard:operations"
+"""Namespace, name and port of the Service. `https:` before the name says that the port speaks TLS."""
+
+TOKEN_HEADER = "X-Leeboard-Token"  # noqa: S105 # the name of a header
+AUDIENCE = "leeboard.dev"
+"""The audience of a token that is made for the service alone, so that nobody else accepts it."""
+TOKEN_S = 600
+"""The shortest life that the API server gives a token."""
+
+CREATE_TOKEN = "--token $(kubectl -n leeboard create token leeboard-reader)"  # noqa: S105 # a command
+NO_ANSWER_FIX = (
+    "do its pods run? outside the cluster: kubectl -n leeboard port-forward deploy/leeboard 8080;"
+    " or name the operations address with --server"
+)
+
+
+Answered = TypeVar("Answered", Reply, HTTPResponse)
+
+
+class Way(Protocol):
+    """One way to the service."""
+
+    def ask(self, path: str, headers: Mapping[str, str]) -> Reply:
+        """Send a GET and return the service's answer; raise `ReachError` when the service was not reached."""
+        ...
+
+    def stream(self, path: str, headers: Mapping[str, str]) -> HTTPResponse:
+        """Open a GET whose body the caller reads; raise `ReachError`."""
+        ...
+
+    def unknown_caller(self, said: str) -> ReachError:
+        """Return the error when the service does not know who asks."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What this way leads to, for messages."""
+        ...
+
+
+class DirectWay:
+    """The service's own address: a published one, a forwarded port, or the Service inside the cluster."""
+
+    def __init__(self, url: str, *, token: str | None, context: "ContextSource", timeout_s: float) -> None:
+        """`context` is asked for a token when none is given and the address may get it; it returns None for none."""
+        self._url = url.rstrip("/")
+        self._given = token.strip() if token else ""
+        self._context = context
+        self._timeout_s = timeout_s
+        self._connection = Connection(Address(url=self._url), timeout_s=timeout_s)
+        # Set when it is first needed, because this may run a plugin.
+        self._found: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The address."""
+        return self._url
+
+    def ask(self, path: str, headers: Mapping[str, str]) -> Reply:
+        """Send a GET with the token."""
+        return self._with_token(lambda token: self._connection.ask("GET", path, {**headers, **bearer(token)}))
+
+    def stream(self, path: str, headers: Mapping[str, str]) -> HTTPResponse:
+        """Open a GET on a connection of its own."""
+        connection = Connection(Address(url=self._url), timeout_s=max(self._timeout_s, STREAM_SILENCE_S))
+        return self._with_token(lambda token: connection.stream("GET", path, {**headers, **bearer(token)}))
+
+    def _with_token(self, send: Callable[[str], Answered]) -> Answered:
+        try:
+            answered = send(used := self._token())
+            if answered.status != HTTPStatus.UNAUTHORIZED or self._given:
+                return answered
+            # The token of a plugin or a file may be a new one by now.
+            self._found = None
+            return answered if self._token() == used else send(self._token())
+        except (OSError, HTTPException, ValueError) as error:
+            said = str(error) or type(error).__name__
+            raise NoReplyError(f"{self._url} does not answer: {said}; {NO_ANSWER_FIX}") from error
+
+    def unknown_caller(self, said: str) -> ReachError:
+        """Say which token was sent, and how to get another."""
+        if self._token():
+            fix = f"send another one, such as {CREATE_TOKEN}"
+        else:
+            had = "has none" if may_be_told(self._url) else f"is not sent to {self._url}, neither HTTPS nor loopback"
+            fix = (
+                f"send a token of an account that may list pods: {CREATE_TOKEN}; without --token, the token of the"
+                f" kubeconfig or of the pod's service account is sent, which {had}"
+            )
+        return NotAuthenticatedError(f"{self._url} answers only callers with a token: {said}; {fix}")
+
+    def _token(self) -> str:
+        if self._given:
+            return self._given
+        if self._found is None:
+            self._found = default_token(self._url, self._context)
+        return self._found
+
+
+class ProxiedWay:
+    """The API server's proxy of the Service. It needs the right to get services/proxy of this one name."""
+
+    def __init__(self, api_server: ApiServer, *, service: str, token: str | None) -> None:
+        """`service` has the form of `SERVICE`."""
+        self._api_server = api_server
+        self._namespace, _, self._service = service.partition("/")
+        self._base = f"/api/v1/namespaces/{self._namespace}/services/{self._service}/proxy"
+        self._given = token.strip() if token else ""
+        # The last token that the service has accepted.
+        self._token: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The Service."""
+        return f"Service {self._namespace}/{self._service}"
+
+    def ask(self, path: str, headers: Mapping[str, str]) -> Reply:
+        """Send a GET with the token in our header."""
+        reply = self._with_token(
+            lambda token: self._api_server.ask("GET", self._base + path, {**headers, **_in_our_header(token)})
+        )
+        if is_status(reply.body):
+            raise self._refusal(reply)
+        return reply
+
+    def stream(self, path: str, headers: Mapping[str, str]) -> HTTPResponse:
+        """Open a GET on a connection of its own."""
+        return self._with_token(
+            lambda token: self._api_server.stream(self._base + path, {**headers, **_in_our_header(token)})
+        )
+
+    def _with_token(self, send: Callable[[str], Answered]) -> Answered:
+        """Send with one token after the other, until the service accepts one."""
+        known = [] if self._token is None else [self._token]
+        answered = None
+        for token in chain(known, self._tokens()):
+            answered = send(token)
+            self._token = token
+            if answered.status != HTTPStatus.UNAUTHORIZED:
+                break
+        assert answered is not None, "there is at least the empty token"  # noqa: S101 # for mypy
+        return answered
+
+    def unknown_caller(self, said: str) -> ReachError:
+        """Say which token was sent, and how to get another."""
+        had = "was not accepted" if self._token else "does not exist: your context has no token"
+        return NotAuthenticatedError(
+            f"{self.name} answers only callers with a token: {said}; the token of your context {had}; send one of an"
+            f" account that may list pods: {CREATE_TOKEN}"
+        )
+
+    def _tokens(self) -> Iterator[str]:
+        """Yield the tokens to try, the most restricted first."""
+        token = self._given or self._api_server.token
+        if not self._given and (account := account_of(token)) is not None:
+            namespace, name = account
+            spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_S}
+            review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+            # Few accounts may make tokens for themselves.
+            with suppress(ReachError, KeyError, TypeError):
+                made = self._api_server.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", review)
+                yield str(made["status"]["token"])
+        yield token
+
+    def _refusal(self, reply: Reply) -> ReachError:
+        """Return the error when the API server did not ask the service."""
+        said = message(reply.body)
+        if reply.status == HTTPStatus.FORBIDDEN:
+            return NotAllowedError(
+                f"you may not ask {self.name} through the API server: {said}; ask for the right to get"
+                f" services/proxy there, or name a published address with --server"
+            )
+        if reply.status == HTTPStatus.NOT_FOUND:
+            return NoReplyError(
+                f"there is no {self.name}; if Leeboard is installed under another name, name its Service with"
+                " --service NAMESPACE/NAME:PORT"
+            )
+        if reply.status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY, HTTPStatus.INTERNAL_SERVER_ERROR}:
+            return NoReplyError(
+                f"{self.name} does not answer: {said}; do its pods run? kubectl -n {self._namespace} get pods"
+            )
+        return self._api_server.refusal(reply)
+
+
+class Service:
+    """The read API of the service, by the first of some ways that leads to it."""
+
+    def __init__(self, *ways: Way) -> None:
+        self._ways = ways
+
+    def ask(self, path: str) -> bytes:
+        """Return the JSON of an answer; raise `ReachError`, for the first way when none leads to the service."""
+        errors: list[ReachError] = []
+        for way in self._ways:
+            try:
+                answer = _accepted(way, way.ask(path, {"Accept": "application/json"}))
+            except NoSuchObjectError:
+                self._ways = (way,)
+                raise
+            except ReachError as error:
+                errors.append(error)
+            else:
+                self._ways = (way,)
+                return answer
+        raise errors[0]
+
+    def stream(self, path: str, headers: Mapping[str, str]) -> HTTPResponse:
+        """Open a GET whose body the caller reads, by the way that answered before."""
+        return self._ways[0].stream(path, headers)
+
+
+def _accepted(way: Way, reply: Reply) -> bytes:
+    if reply.status == HTTPStatus.OK:
+        return reply.body
+    try:
+        detail = str(json.loads(reply.body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        raise NoReplyError(f"{way.name} is not Leeboard's operations port; {NO_ANSWER_FIX}") from None
+    if detail.startswith("GET /"):
+        # The path means nothing to a user.
+        detail = detail.partition(": ")[2]
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise NoSuchObjectError(detail)
+    if reply.status == HTTPStatus.UNAUTHORIZED:
+        raise way.unknown_caller(detail)
+    raise NotAllowedError(f"{way.name} cannot tell: {detail}")
+
+
+# Tokens ---------------------------------------------------------------------------------------------------------------
+
+
+def _in_our_header(token: str) -> dict[str, str]:
+    return {TOKEN_HEADER: token} if token else {}
+
+
+class ContextSource(Protocol):
+    """Finds the context whose token is sent by default."""
+
+    def __call__(self) -> Context | None:
+        """Return the context; None when there is none. Raise `ReachError`."""
+        ...
+
+
+def default_token(url: str, context: ContextSource) -> str:
+    """Return the token of the context when it may be sent to this address; empty otherwise."""
+    from app.client.credentials import login  # noqa: PLC0415 # not needed with an explicit token
+
+    if not may_be_told(url):
+        return ""
+    try:
+        found = context()
+        return login(found).token if found is not None else ""
+    except ReachError:
+        # A service with anonymous reads answers without a token.
+        return ""
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Return the header with a token."""
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def may_be_told(url: str) -> bool:
+    """Return whether the default token may be sent to this address: over HTTPS, on loopback, or inside the cluster."""
+    where = urlsplit(url)
+    return where.scheme == "https" or is_in_cluster() or _is_loopback(where.hostname or "")
+
+
+def account_of(token: str) -> tuple[str, str] | None:
+    """Return namespace and name of the service account that a token belongs to; None when it is not of one."""
+    parts = token.split(".")
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        kind, group, namespace, name = str(claims["sub"]).split(":")
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return (namespace, name) if (kind, group) == ("system", "serviceaccount") else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
