@@ -102,7 +102,8 @@ async def test_only_the_main_loop_makes_answers() -> None:
     ASKED.clear()
     visits = Visits(asyncio.get_running_loop())
     inspect = Watching()
-    app = operations.application(inspect, Metrics(), FakePulse(), callers=Anybody(), asks=visits)
+    # The lines of /readyz are read in the listener's thread, as probes do.
+    app = operations.application(inspect, Metrics(), FakePulse(), callers=Anybody(), ready=FakeInspect(), asks=visits)
     async with InThread(app) as reads:
         for path in ("queues", "podgroups", "gpus", "why/a/b", "pods/a/b", "gpus/n"):
             await asyncio.to_thread(said, reads.port, get(f"/api/v1/{path}"))

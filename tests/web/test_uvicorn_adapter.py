@@ -44,7 +44,7 @@ def test_only_the_adapter_uses_internals_of_uvicorn() -> None:
 
 
 def test_only_the_reviewed_version_of_uvicorn_is_installed() -> None:
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["server"]
     major, minor, _ = version("uvicorn").split(".", 2)
 
     assert f"uvicorn>={major}.{minor},<{major}.{int(minor) + 1}" in needed
