@@ -5,31 +5,23 @@ To Leeboard's own kube-scheduler, their pods are single pods. The cluster's kube
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 import pytest
 
-from tests.deploy.rendering import rendered, scheduler_config
-from tests.system.api import JOBS, NODES, PODS, Api, Object, gpu_node, job, pod
-from tests.system.bed import PLAIN_SCHEDULER, ApiServerOptions, Bed
+from tests.system import native_podgroups
+from tests.system.api import JOBS, NODES, PODS, Api, gpu_node, job, pod
+from tests.system.bed import Bed
 from tests.system.cluster import DEFAULT_QUEUES, documents
 from tests.system.controlplane import build
-from tests.system.forms import Deployed, Form, deployed
+from tests.system.forms import Deployed, Form
 from tests.system.identities import User
+from tests.system.native_podgroups import ARE_THERE, DEFAULT_GROUPS, GROUPS, group, members
 from tests.system.rendered import policies_in_force
 from tests.system.tenants import TEAM, refusal, settle
 from tests.system.waiting import eventually
 
-GROUPS = "/apis/scheduling.k8s.io/v1beta1/podgroups"
-DEFAULT_GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
 QUEUE = "default-queue"
-GATES = "GenericWorkload=true,WorkloadWithJob=true,TopologyAwareWorkloadScheduling=true"
-SERVED = (f"--feature-gates={GATES}", "--runtime-config=scheduling.k8s.io/v1beta1=true")
-FIRST = (1, 37)
-"""The first version of Kubernetes with this API."""
-
-VERSION = tuple(map(int, build.KUBERNETES_VERSION.split(".")[:2]))
-pytestmark = pytest.mark.skipif(VERSION < FIRST, reason=f"Kubernetes {build.KUBERNETES_VERSION} has no such PodGroups")
+pytestmark = pytest.mark.skipif(not ARE_THERE, reason=f"Kubernetes {build.KUBERNETES_VERSION} has no such PodGroups")
 
 _node_numbers = count()
 
@@ -37,11 +29,7 @@ _node_numbers = count()
 @pytest.fixture(scope="module")
 def serving_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """A control plane that serves native PodGroups, and whose Job controller creates them."""
-    with Bed(tmp_path_factory.mktemp("native-groups"), options=ApiServerOptions(flags=SERVED)) as bed:
-        bed.start_control_plane()
-        bed.start_controller_manager(f"--feature-gates={GATES}", "--controllers=podgroup-protection-controller")
-        bed.start_kwok()
-        bed.start_scheduler(PLAIN_SCHEDULER)
+    with native_podgroups.serving_bed(tmp_path_factory.mktemp("native-groups")) as bed:
         yield bed
 
 
@@ -54,14 +42,7 @@ def serving_api(serving_bed: Bed) -> Iterator[Api]:
 @pytest.fixture(scope="module", params=[Form.HELD, Form.BESIDE], ids=str)
 def leeboard(serving_bed: Bed, serving_api: Api, request: pytest.FixtureRequest) -> Iterator[Deployed]:
     """Leeboard as shipped for this version: to its own kube-scheduler, members are single pods, and not to another."""
-    form: Form = request.param
-    manifests = rendered(form=form.value, kubernetes=build.KUBERNETES_VERSION)
-    flags = [f"--feature-gates=GenericWorkload={'true' if form is Form.BESIDE else 'false'}"]
-    config = scheduler_config(manifests)
-    more: dict[str, Any] = {"kube_scheduler_groups": "true"} if form is Form.BESIDE else {}
-    with deployed(
-        serving_bed, serving_api, form, PLAIN_SCHEDULER, scheduler_flags=flags, scheduler_config=config, **more
-    ) as running:
+    with native_podgroups.deployed_for_groups(serving_bed, serving_api, request.param) as running:
         yield running
 
 
@@ -82,24 +63,9 @@ def add_nodes(api: Api, *gpus: int, **labels: str) -> list[str]:
     return [node["metadata"]["name"] for node in nodes]
 
 
-def group(name: str, *, min_count: int | None, **spec: object) -> Object:
-    policy = {"basic": {}} if min_count is None else {"gang": {"minCount": min_count}}
-    return {
-        "apiVersion": "scheduling.k8s.io/v1beta1",
-        "kind": "PodGroup",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"schedulingPolicy": policy, **spec},
-    }
-
-
-def members(name: str, size: int, **more: object) -> list[Object]:
-    named = {"schedulingGroup": {"podGroupName": name}}
-    return [pod(f"{name}-{index}", queue=QUEUE, spec=named, **more) for index in range(size)]  # type: ignore[arg-type] # free-form by design
-
-
 def create_group(api: Api, name: str, *, size: int, min_count: int | None, **spec: object) -> None:
     api.create(group(name, min_count=min_count, **spec))
-    api.create_all(members(name, size))
+    api.create_all(members(name, size, queue=QUEUE))
 
 
 def change_minimum(api: Api, name: str, minimum: int) -> None:
@@ -216,7 +182,7 @@ def test_of_a_basic_group_as_many_start_as_fit(cluster: Api) -> None:
 
 def test_pods_wait_for_the_group_that_they_name(cluster: Api, leeboard: Deployed) -> None:
     add_nodes(cluster, 8)
-    cluster.create_all(members("late", 8))
+    cluster.create_all(members("late", 8, queue=QUEUE))
     wait_for_why(leeboard, "late-3", "PodGroup default/late (scheduling.k8s.io) does not exist")
     assert most_bound(cluster, "late") == 0
 
