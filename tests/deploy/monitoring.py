@@ -4,9 +4,11 @@ import re
 import subprocess
 from pathlib import Path
 
+from app.model.explanation import QueueStand
 from app.telemetry import Metrics
 from app.web import operations
 from app.web.callers import Anybody
+from tests import given
 from tests.system.controlplane import build
 from tests.web.fakes import FakeInspect, FakePulse
 from tests.web.served import get, serving
@@ -20,7 +22,8 @@ async def served_metrics() -> str:
     metrics.start_latency("q").observe(3.0)
     metrics.certificates.expires("admission", 2e9)
     metrics.certificates.problems("admission", 0)
-    app = operations.application(FakeInspect(), metrics, FakePulse(), callers=Anybody())
+    inspect = FakeInspect(stands=[QueueStand(queue=given.queue("q"))])
+    app = operations.application(inspect, metrics, FakePulse(), callers=Anybody())
     async with serving(app) as served:
         return (await served.ask(get("/metrics"))).body.decode()
 

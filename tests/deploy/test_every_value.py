@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 LEEBOARD, AGENT = "Deployment/leeboard", "DaemonSet/leeboard-agent"
 SPEC, TEMPLATE = "spec.template.spec", "spec.template.metadata"
+MONITOR, RULE, BOARD = "ServiceMonitor/leeboard", "PrometheusRule/leeboard", "ConfigMap/leeboard-dashboard"
 
 VARIABLE = {"name": "TZ", "value": "UTC"}
 VOLUME, MOUNT = {"name": "extra", "emptyDir": {}}, {"name": "extra", "mountPath": "/extra"}
@@ -106,6 +107,51 @@ EFFECTS: Sequence[tuple[str, object, str, str, object]] = (
     ("extraEnv", [VARIABLE], LEEBOARD, f"{SPEC}.containers.0.env.-1", VARIABLE),
     ("volumes", [VOLUME], LEEBOARD, f"{SPEC}.volumes.-1", VOLUME),
     ("volumeMounts", [MOUNT], LEEBOARD, f"{SPEC}.containers.0.volumeMounts.-1", MOUNT),
+    ("monitoring.serviceMonitor.enabled", True, MONITOR, "spec.endpoints.0.port", "operations"),
+    ("monitoring.serviceMonitor.namespace", "prom", MONITOR, "metadata.namespace", "prom"),
+    ("monitoring.serviceMonitor.namespace", "prom", MONITOR, "spec.namespaceSelector.matchNames", ["leeboard"]),
+    ("monitoring.serviceMonitor.labels", CHANGED, MONITOR, "metadata.labels.a", "b"),
+    ("monitoring.serviceMonitor.annotations", CHANGED, MONITOR, "metadata.annotations", CHANGED),
+    ("monitoring.serviceMonitor.interval", "15s", MONITOR, "spec.endpoints.0.interval", "15s"),
+    ("monitoring.serviceMonitor.scrapeTimeout", "5s", MONITOR, "spec.endpoints.0.scrapeTimeout", "5s"),
+    (
+        "monitoring.serviceMonitor.tokenSecret",
+        "reader",
+        MONITOR,
+        "spec.endpoints.0.authorization",
+        {"credentials": {"name": "reader", "key": "token"}},
+    ),
+    ("monitoring.serviceMonitor.relabelings", [CHANGED], MONITOR, "spec.endpoints.0.relabelings", [CHANGED]),
+    (
+        "monitoring.serviceMonitor.metricRelabelings",
+        [CHANGED],
+        MONITOR,
+        "spec.endpoints.0.metricRelabelings",
+        [CHANGED],
+    ),
+    ("monitoring.prometheusRule.enabled", True, RULE, "spec.groups.0.rules.0.alert", "LeeboardNotActive"),
+    ("monitoring.prometheusRule.namespace", "prom", RULE, "metadata.namespace", "prom"),
+    ("monitoring.prometheusRule.labels", CHANGED, RULE, "metadata.labels.a", "b"),
+    ("monitoring.prometheusRule.annotations", CHANGED, RULE, "metadata.annotations", CHANGED),
+    ("monitoring.prometheusRule.alertLabels", CHANGED, RULE, "spec.groups.0.rules.0.labels.a", "b"),
+    (
+        "monitoring.prometheusRule.disabledAlerts",
+        ["LeeboardNotActive"],
+        RULE,
+        "spec.groups.0.rules.0.alert",
+        "LeeboardPlanTooOld",
+    ),
+    (
+        "monitoring.prometheusRule.runbookUrl",
+        "https://x",
+        RULE,
+        "spec.groups.0.rules.0.annotations.runbook_url",
+        "https://x#leeboardnotactive",
+    ),
+    ("monitoring.dashboard.enabled", True, BOARD, "metadata.labels.grafana_dashboard", "1"),
+    ("monitoring.dashboard.namespace", "prom", BOARD, "metadata.namespace", "prom"),
+    ("monitoring.dashboard.labels", CHANGED, BOARD, "metadata.labels.a", "b"),
+    ("monitoring.dashboard.annotations", CHANGED, BOARD, "metadata.annotations", CHANGED),
 )
 
 OTHERS: Mapping[str, object] = {
@@ -193,7 +239,7 @@ ONLY_WITH: Mapping[str, tuple[object, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("path", "value", "item", "where", "expected"), EFFECTS)
 def test_a_value_has_its_effect(path: str, value: object, item: str, where: str, expected: object) -> None:
-    items = objects(rendered(**_nested(path, value)))
+    items = objects(rendered(**_switched_on(_nested(path, value))))
 
     assert _at(_named(items, item), where) == expected
 
@@ -336,6 +382,14 @@ def test_beside_a_scheduler_the_strategy_is_that_of_the_daemonset() -> None:
 
 
 # Reading
+
+
+def _switched_on(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values, with the monitor on that they are about."""
+    return {
+        key: {one: {"enabled": True, **inner} for one, inner in value.items()} if key == "monitoring" else value
+        for key, value in values.items()
+    }
 
 
 def _all(values: Mapping[str, Any]) -> list[Object]:
