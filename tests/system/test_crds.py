@@ -142,32 +142,36 @@ def test_kubectl_shows_the_levels_of_a_topology(installed: Bed) -> None:
 
     shown = kubectl(installed, "get", "topology", "t")[1]
 
-    levels = '[{"nodeLabel":"zone"},{"nodeLabel":"rack"}]'
-    assert [line.split() for line in shown.splitlines()] == [["NAME", "LEVELS"], ["t", levels]]
+    assert [line.split()[:-1] for line in shown.splitlines()] == [
+        ["NAME", "WIDEST", "SECOND", "THIRD"],
+        ["t", "zone", "rack"],
+    ]
 
 
 def test_kubectl_shows_queues_and_podgroups(installed: Bed, api: Api) -> None:
     api.create(queue(parentQueue="default-parent-queue", priority=7, displayName="Team", resources={}))
     gpus = {"deserved": "4", "fairShare": "5500m", "allocated": "5", "requested": "7"}
     amounts = {kind: {"cpu": "1", "nvidia.com/gpu": text} for kind, text in gpus.items()}
-    api.patch("/apis/scheduling.run.ai/v2/queues/q/status", {"status": amounts})
+    valid = {"conditions": [{"type": "OverQuota", "status": "False"}, {"type": "Valid", "status": "True"}]}
+    api.patch("/apis/scheduling.run.ai/v2/queues/q/status", {"status": amounts | valid})
     api.create(pod_group("g", min_member=3, queue="q"))
     reasons = [{"reason": "OverLimit", "message": "over"}]
     condition = {"type": "UnschedulableOnNodePool", "nodePool": "default", "status": "True", "reasons": reasons}
     api.patch(
         "/apis/scheduling.run.ai/v2alpha2/namespaces/default/podgroups/g/status",
-        {"status": {"running": 1, "schedulingConditions": [condition]}},
+        {"status": {"running": 1, "pending": 2, "schedulingConditions": [condition]}},
     )
 
-    queues, groups = kubectl(installed, "get", "queues", "q")[1], kubectl(installed, "get", "pg")[1]
+    queues, groups = kubectl(installed, "get", "gq", "q")[1], kubectl(installed, "get", "pg")[1]
 
-    assert [line.split() for line in queues.splitlines()] == [
-        ["NAME", "PRIORITY", "PARENT", "CHILDREN", "DISPLAYNAME", "DESERVED", "FAIRSHARE", "ALLOCATED", "REQUESTED"],
-        ["q", "7", "default-parent-queue", "Team", "4", "5500m", "5", "7"],
+    titles = ["PRIORITY", "PARENT", "DISPLAYNAME", "VALID", "DESERVED", "FAIRSHARE", "ALLOCATED", "REQUESTED"]
+    assert [line.split()[:-1] for line in queues.splitlines()] == [
+        ["NAME", *titles],
+        ["q", "7", "default-parent-queue", "Team", "True", "4", "5500m", "5", "7"],
     ]
-    assert [line.split()[:5] for line in groups.splitlines()] == [
-        ["NAME", "QUEUE", "MINMEMBER", "RUNNING", "REASON"],
-        ["g", "q", "3", "1", "OverLimit"],
+    assert [line.split()[:6] for line in groups.splitlines()] == [
+        ["NAME", "QUEUE", "MINMEMBER", "RUNNING", "PENDING", "REASON"],
+        ["g", "q", "3", "1", "2", "OverLimit"],
     ]
 
 
