@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from app.client.api_server import ApiServer, Object
-from app.client.errors import KubeconfigError, NoSuchObjectError, ReachError
 from app.client.kubeconfig import DEFAULT_NAMESPACE, Context, context_of, is_in_cluster
+from app.client.reach_errors import KubeconfigError, NoSuchObjectError, ReachError
 from app.client.service_ways import IN_CLUSTER_URL, SERVICE, DirectWay, ProxiedWay, Service
 
 OPERATIONS_PORT = 8080

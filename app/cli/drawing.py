@@ -26,18 +26,23 @@ USUAL = Look()
 
 
 class Table:
-    """Rows of text in aligned columns without lines. Columns whose heading starts with `>` are right-aligned."""
+    """Rows of text in aligned columns without lines.
+
+    Columns whose heading starts with `>` are right-aligned. Of a cell that is too long, the rest is on the next line;
+    below a heading that starts with `-`, it is left out.
+    """
 
     def __init__(self, *headings: str, has_headings: bool = True) -> None:
         self._right = [heading.startswith(">") for heading in headings]
-        self._rows = [[heading.lstrip(">") for heading in headings]] if has_headings else []
+        self._cut = [heading.startswith("-") for heading in headings]
+        self._rows = [[heading.lstrip(">-") for heading in headings]] if has_headings else []
 
     def add(self, *cells: str) -> None:
         """Add a row. Control characters in cells are replaced."""
         self._rows.append([plain(cell) for cell in cells])
 
     def drawn(self, width: int) -> str:
-        """Return the text, without spaces at the ends of its lines. Long cells are folded."""
+        """Return the text, without spaces at the ends of its lines."""
         widths = self._widths(width)
         return "\n".join(line for row in self._rows for line in self._lines(row, widths))
 
@@ -58,7 +63,8 @@ class Table:
         return widths
 
     def _lines(self, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-        folded_cells = [_folded(cell, wide) for cell, wide in zip(row, widths, strict=True)]
+        columns = zip(row, widths, self._cut, strict=True)
+        folded_cells = [[_shortened(cell, wide)] if cut else _folded(cell, wide) for cell, wide, cut in columns]
         for number in range(max(map(len, folded_cells))):
             parts = [cell[number] if number < len(cell) else "" for cell in folded_cells]
             aligned = (
@@ -97,6 +103,10 @@ def few(names: Collection[str], most: int = 5) -> str:
     shown = sorted(names)
     more = f" and {len(shown) - most} more" if len(shown) > most else ""
     return ", ".join(shown[:most]) + more
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
 
 
 def _folded(text: str, width: int) -> list[str]:

@@ -9,8 +9,8 @@ from app.cli.asking import Reach, reaching, readable
 from app.cli.drawing import few
 from app.cli.gpu_tables import node_picture, nodes_table
 from app.cli.naming import node_names
-from app.cli.output import Page, Style, like, show, styled
-from app.client.errors import NoSuchObjectError
+from app.cli.output import Printout, Style, like, show, styled
+from app.client.reach_errors import NoSuchObjectError
 
 PATH = "/api/v1/gpus"
 
@@ -30,17 +30,17 @@ def gpus(node: str | None, reach: Reach, style: Style) -> None:
     show(lambda: _all(reach, style) if node is None else _one(reach, node), style)
 
 
-def _all(reach: Reach, style: Style) -> Page:
+def _all(reach: Reach, style: Style) -> Printout:
     answer = reach.ask(PATH)
     with readable():
-        return Page(
+        return Printout(
             document=answer,
             names=[_named(each) for each in answer["items"]],
             picture=lambda width: nodes_table(answer, width=width, look=style.look),
         )
 
 
-def _one(reach: Reach, node: str) -> Page:
+def _one(reach: Reach, node: str) -> Printout:
     try:
         answer = reach.ask(f"{PATH}/{quote(node, safe='')}")
     except NoSuchObjectError:
@@ -49,7 +49,9 @@ def _one(reach: Reach, node: str) -> Page:
         names = f"there are {few(known, MOST_NAMES)}" if known else "there are none"
         raise NoSuchObjectError(f"no agent reports GPUs on a node {node!r}; {names}{like(node, known)}") from None
     with readable():
-        return Page(document=answer, names=[_named(answer)], picture=lambda width: node_picture(answer, width=width))
+        return Printout(
+            document=answer, names=[_named(answer)], picture=lambda width: node_picture(answer, width=width)
+        )
 
 
 def _named(node: Any) -> str:

@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from app.cli.asking import Reach, Terms
-from app.client.errors import ReachError
+from app.client.reach_errors import ReachError
 
 WITHIN_S = 2.0
 """Nobody waits longer for a completion."""
@@ -40,10 +40,10 @@ def _workloads(reach: Reach, context: click.Context) -> Iterable[str]:
 
 
 def _queues(reach: Reach, _context: click.Context) -> Iterable[str]:
-    from app.cli import object_answers  # noqa: PLC0415 # as above
+    from app.cli import queue_objects  # noqa: PLC0415 # as above
 
     if reach.cluster is not None:
-        return [each["name"] for each in object_answers.queue_list(reach.cluster)["items"]]
+        return [each["name"] for each in queue_objects.queue_list(reach.cluster)["items"]]
     return [each["name"] for each in _asked(reach, "/api/v1/queues")]
 
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from app.cli.output import like
-from app.client.api_server import EVENTS, POD_GROUPS, PODS, QUEUES, ApiServer, Object, path_of
-from app.client.errors import NoSuchObjectError, NotAllowedError, ReachError
+from app.client.api_server import EVENTS, POD_GROUPS, PODS, ApiServer, Object, path_of
+from app.client.reach_errors import NoSuchObjectError, ReachError
 from app.model.marks import GATE, QUEUE_ANNOTATION
 
 API_VERSION = "leeboard.dev/v1alpha1"
@@ -20,8 +20,6 @@ POD_GROUP_ANNOTATION = "pod-group-name"
 WAITING_PHASE = "Pending"
 EVENTS_SHOWN = 5
 MOST_LISTED = 500
-MEGABYTE = 1_000_000
-WEIGHT_SCALE = 1_000_000
 NOTHING_SAID = (
     "Nothing says yet why it waits: the PodGroup has no condition, and there is no event about it. Leeboard writes"
     " both within seconds, if it runs and manages this pod."
@@ -45,32 +43,19 @@ def explained(cluster: ApiServer, namespace: str, name: str, kind: str) -> Objec
         raise NoSuchObjectError(f"there is no {sought} {namespace}/{name}") from None
 
 
-def queue_list(cluster: ApiServer) -> Object:
-    """Return the queues as their status shows them. Raise `ReachError`."""
-    try:
-        items = _items(cluster.get(path_of(QUEUES)))
-    except NoSuchObjectError:
-        raise NoSuchObjectError("this cluster has no Queues of scheduling.run.ai; is Leeboard installed?") from None
-    except NotAllowedError as error:
-        raise NotAllowedError(
-            f"{error}; ask for the ClusterRole leeboard-view, or see `leeboard why` of a pod"
-        ) from None
-    return {"apiVersion": API_VERSION, "kind": "QueueList", "items": [_queue(each) for each in items]}
-
-
 def waiting_groups(cluster: ApiServer, namespace: str) -> Object:
     """Return the PodGroups that wait, in one namespace, or in all when it is empty. Raise `ReachError`."""
     try:
-        items = _items(cluster.get(path_of(POD_GROUPS, namespace)))
+        items = items_of(cluster.get(path_of(POD_GROUPS, namespace)))
     except NoSuchObjectError:
         raise NoSuchObjectError("this cluster has no PodGroups of scheduling.run.ai; is Leeboard installed?") from None
-    waiting = [_waiting(each) for each in items if _mapping(each, "status").get("pending")]
+    waiting = [_waiting(each) for each in items if mapping(each, "status").get("pending")]
     return {"apiVersion": API_VERSION, "kind": "PodGroupList", "items": waiting}
 
 
 def pods_of_group(cluster: ApiServer, namespace: str, group: str) -> list[Object]:
     """Return the pods that name a PodGroup. Raise `ReachError`."""
-    listed = _items(cluster.get(path_of(PODS, namespace, limit=MOST_LISTED)))
+    listed = items_of(cluster.get(path_of(PODS, namespace, limit=MOST_LISTED)))
     return [each for each in listed if _group_of(each) == group]
 
 
@@ -78,7 +63,7 @@ def events_about(cluster: ApiServer, namespace: str, name: str, uid: str = "") -
     """Return the events about an object, newest first; none when the caller may not read them."""
     selector = f"involvedObject.name={name}" + (f",involvedObject.uid={uid}" if uid else "")
     try:
-        found = _items(cluster.get(path_of(EVENTS, namespace, fieldSelector=selector, limit=MOST_LISTED)))
+        found = items_of(cluster.get(path_of(EVENTS, namespace, fieldSelector=selector, limit=MOST_LISTED)))
     except ReachError:
         return []
     return sorted(map(_event, found), key=lambda event: event["at"], reverse=True)
@@ -88,7 +73,7 @@ def events_about(cluster: ApiServer, namespace: str, name: str, uid: str = "") -
 
 
 def _pod(cluster: ApiServer, pod: Object) -> Object:
-    metadata, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
+    metadata, spec, status = (mapping(pod, name) for name in ("metadata", "spec", "status"))
     namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
     events = events_about(cluster, namespace, name, str(metadata.get("uid") or ""))
     group_name, node = _group_of(pod), spec.get("nodeName")
@@ -114,7 +99,7 @@ def _pod(cluster: ApiServer, pod: Object) -> Object:
 
 
 def _group(cluster: ApiServer, group: Object) -> Object:
-    metadata, spec, status = (_mapping(group, name) for name in ("metadata", "spec", "status"))
+    metadata, spec, status = (mapping(group, name) for name in ("metadata", "spec", "status"))
     namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
     events = events_about(cluster, namespace, name, str(metadata.get("uid") or ""))
     waits = bool(status.get("pending"))
@@ -188,7 +173,7 @@ def _why_waiting(said: Sequence[Object]) -> Object:
 
 
 def _conditions_of_group(group: Object) -> Iterator[Object]:
-    for condition in reversed(_list(_mapping(group, "status"), "schedulingConditions")):
+    for condition in reversed(list_of(mapping(group, "status"), "schedulingConditions")):
         yield _why(condition, "message")
 
 
@@ -199,7 +184,7 @@ def _told_by_leeboard(events: Sequence[Object]) -> Iterator[Object]:
 
 
 def _scheduler_says(status: Object) -> Iterator[Object]:
-    for condition in _list(status, "conditions"):
+    for condition in list_of(status, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield _why(condition, "message")
 
@@ -209,15 +194,15 @@ def _why(condition: Object, text: str) -> Object:
 
 
 def _event(event: Object) -> Object:
-    metadata = _mapping(event, "metadata")
-    series = _mapping(event, "series")
+    metadata = mapping(event, "metadata")
+    series = mapping(event, "series")
     at = (
         series.get("lastObservedTime")
         or event.get("lastTimestamp")
         or event.get("eventTime")
         or metadata.get("creationTimestamp")
     )
-    reporter = event.get("reportingComponent") or _mapping(event, "source").get("component")
+    reporter = event.get("reportingComponent") or mapping(event, "source").get("component")
     return {
         "at": str(at or ""),
         "from": str(reporter or ""),
@@ -232,7 +217,7 @@ def _event(event: Object) -> Object:
 
 def pod_member(pod: Object) -> Object:
     """Return a pod as a member of its PodGroup."""
-    metadata, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
+    metadata, spec, status = (mapping(pod, name) for name in ("metadata", "spec", "status"))
     return {
         "name": str(metadata.get("name")),
         "state": _pod_state(pod),
@@ -243,17 +228,17 @@ def pod_member(pod: Object) -> Object:
 
 
 def _pod_state(pod: Object) -> str:
-    metadata, spec = _mapping(pod, "metadata"), _mapping(pod, "spec")
+    metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
     if metadata.get("deletionTimestamp"):
         return "Releasing"
     if spec.get("nodeName"):
         return "Bound"
-    gates = [each.get("name") for each in _list(spec, "schedulingGates")]
+    gates = [each.get("name") for each in list_of(spec, "schedulingGates")]
     return "Held" if GATE in gates else WAITING_PHASE
 
 
 def _waiting(group: Object) -> Object:
-    metadata, spec, status = (_mapping(group, name) for name in ("metadata", "spec", "status"))
+    metadata, spec, status = (mapping(group, name) for name in ("metadata", "spec", "status"))
     said = list(_conditions_of_group(group))
     return {
         "namespace": str(metadata.get("namespace")),
@@ -270,85 +255,32 @@ def _waiting(group: Object) -> Object:
 
 
 def _group_of(pod: Object) -> str:
-    annotations = _mapping(_mapping(pod, "metadata"), "annotations")
-    native = _mapping(_mapping(pod, "spec"), "schedulingGroup")
+    annotations = mapping(mapping(pod, "metadata"), "annotations")
+    native = mapping(mapping(pod, "spec"), "schedulingGroup")
     return str(annotations.get(POD_GROUP_ANNOTATION) or native.get("podGroupName") or "")
 
 
 def _queue_of(metadata: Object) -> str | None:
-    named = _mapping(metadata, "annotations").get(QUEUE_ANNOTATION) or _mapping(metadata, "labels").get(QUEUE_LABEL)
+    named = mapping(metadata, "annotations").get(QUEUE_ANNOTATION) or mapping(metadata, "labels").get(QUEUE_LABEL)
     return str(named) if named else None
-
-
-# Queues ---------------------------------------------------------------------------------------------------------------
-
-
-def _queue(queue: Object) -> Object:
-    metadata, spec, status = (_mapping(queue, name) for name in ("metadata", "spec", "status"))
-    resources = _mapping(spec, "resources")
-    invalid = [each for each in _list(status, "conditions") if each.get("type") == "Valid"]
-    problem = next((each.get("message") for each in invalid if each.get("status") == "False"), None)
-    return {
-        "name": str(metadata.get("name")),
-        "parent": spec.get("parentQueue") or None,
-        "displayName": spec.get("displayName") or None,
-        "priority": spec.get("priority", 100),
-        "deserved": _stated(resources, "quota", absent=0),
-        "limit": _stated(resources, "limit", absent=-1),
-        "overQuotaWeightMicro": {name: _weight(resources, name) for name in ("cpu", "memory", "gpu")},
-        "fairShare": _amounts(_mapping(status, "fairShare")) if status.get("fairShare") and not problem else None,
-        "allocated": _amounts(_mapping(status, "allocated")),
-        "allocatedNonPreemptible": _amounts(_mapping(status, "allocatedNonPreemptible")),
-        "requested": _amounts(_mapping(status, "requested")),
-        "waitingPodGroups": None,
-        "problem": problem,
-    }
-
-
-def _stated(resources: Object, field: str, *, absent: int) -> Object:
-    """Return the amounts that the owner of a queue wrote; None is unlimited."""
-
-    def of(name: str, unit: int) -> int | None:
-        # Where there is no entry at all, the resource is neither guaranteed nor limited.
-        written = _mapping(resources, name).get(field, absent) if name in resources else -1
-        return None if not isinstance(written, int | float) or written < 0 else round(written * unit)
-
-    return {"cpuMilli": of("cpu", 1), "memoryBytes": of("memory", MEGABYTE), "gpuMilli": of("gpu", 1000)}
-
-
-def _weight(resources: Object, name: str) -> int:
-    weight = _mapping(resources, name).get("overQuotaWeight")
-    return round(weight * WEIGHT_SCALE) if isinstance(weight, int | float) else 0
-
-
-def _amounts(stated: Mapping[str, Any]) -> Object:
-    """Return the amounts of a status as Leeboard writes them."""
-    return {
-        "cpuMilli": _milli(stated.get("cpu")),
-        "memoryBytes": None if (amount := _milli(stated.get("memory"))) is None else amount // 1000,
-        "gpuMilli": _milli(stated.get("nvidia.com/gpu")),
-    }
-
-
-def _milli(amount: object) -> int | None:
-    text = str(amount)
-    digits, unit = (text[:-1], 1) if text.endswith("m") else (text, 1000)
-    return int(digits) * unit if digits.isascii() and digits.isdigit() else None
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def _items(listed: Object) -> list[Object]:
-    return _list(listed, "items")
+def items_of(listed: Object) -> list[Object]:
+    """Return the objects of a list."""
+    return list_of(listed, "items")
 
 
-def _mapping(found: Mapping[str, Any], name: str) -> Object:
+def mapping(found: Mapping[str, Any], name: str) -> Object:
+    """Return a field that is an object; an empty one for anything else."""
     inner = found.get(name)
     return inner if isinstance(inner, dict) else {}
 
 
-def _list(found: Mapping[str, Any], name: str) -> list[Object]:
+def list_of(found: Mapping[str, Any], name: str) -> list[Object]:
+    """Return the objects in a field that is a list; none for anything else."""
     inner = found.get(name)
     return [each for each in inner if isinstance(each, dict)] if isinstance(inner, list) else []
 
@@ -371,6 +303,6 @@ def names(cluster: ApiServer, namespace: str) -> list[str]:
     found: list[str] = []
     for resource in (POD_GROUPS, PODS):
         with suppress(ReachError):
-            listed = _items(cluster.get(path_of(resource, namespace, limit=MOST_LISTED)))
-            found += [str(_mapping(each, "metadata").get("name")) for each in listed]
+            listed = items_of(cluster.get(path_of(resource, namespace, limit=MOST_LISTED)))
+            found += [str(mapping(each, "metadata").get("name")) for each in listed]
     return found

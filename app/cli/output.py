@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import click
 
 from app.cli.drawing import Look
-from app.client.errors import ReachError
+from app.client.reach_errors import ReachError
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -30,7 +30,7 @@ REVERSE, USUAL_COLOUR = "\x1b[7m", "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Printout:
     """One answer in every form."""
 
     document: Any
@@ -83,12 +83,12 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def show(ask: Callable[[], Page], style: Style) -> None:
+def show(ask: Callable[[], Printout], style: Style) -> None:
     """Print an answer; with --watch, print it again whenever it changes, until Ctrl-C."""
     page = ask()
     if not style.watch:
         _note(page.note)
-        click.echo(text_of(page, style))
+        _print(text_of(page, style))
         return
     try:
         _follow(page, ask, style)
@@ -96,7 +96,7 @@ def show(ask: Callable[[], Page], style: Style) -> None:
         click.echo(err=True)
 
 
-def text_of(page: Page, style: Style) -> str:
+def text_of(page: Printout, style: Style) -> str:
     """Return the answer in the chosen form."""
     if style.output == "json":
         indent = None if style.watch else 2
@@ -122,7 +122,7 @@ def width() -> int:
         return UNFOLDED
 
 
-def _follow(page: Page, ask: Callable[[], Page], style: Style) -> None:
+def _follow(page: Printout, ask: Callable[[], Printout], style: Style) -> None:
     shown = None
     redraws = style.output in {"text", "wide"} and sys.stdout.isatty()
     while True:
@@ -131,7 +131,7 @@ def _follow(page: Page, ask: Callable[[], Page], style: Style) -> None:
             click.echo(frame("\n\n".join(filter(None, (text, page.note)))), nl=False)
         elif text != shown:
             _note(page.note)
-            click.echo(text)
+            _print(text)
         shown = text
         wait(EVERY_S)
         page = _asked_again(ask, page)
@@ -163,12 +163,17 @@ class Screen:
         click.echo(frame(f"{headed}\n\n{text}"), nl=False)
 
 
-def _asked_again(ask: Callable[[], Page], last: Page) -> Page:
+def _asked_again(ask: Callable[[], Printout], last: Printout) -> Printout:
     try:
         return ask()
     except (ReachError, click.ClickException) as error:
         said = error.message if isinstance(error, click.ClickException) else str(error)
         return replace(last, note=f"No answer at {time.strftime('%H:%M:%S')}: {said}")
+
+
+def _print(text: str) -> None:
+    if text:
+        click.echo(text)
 
 
 def _note(note: str) -> None:

@@ -8,10 +8,10 @@ import click
 from app.cli.asking import Reach, reaching, readable
 from app.cli.drawing import few
 from app.cli.naming import queue_names
-from app.cli.object_answers import queue_list
-from app.cli.output import Page, Style, like, show, styled
+from app.cli.output import Printout, Style, like, show, styled
+from app.cli.queue_objects import queue_list
 from app.cli.queue_tables import RESOURCES, queues_table, subtree
-from app.client.errors import NoSuchObjectError
+from app.client.reach_errors import NoSuchObjectError
 
 PATH = "/api/v1/queues"
 
@@ -35,11 +35,11 @@ def queues(name: str | None, resource: str, reach: Reach, style: Style) -> None:
     show(lambda: _page(reach, name, resource, style), style)
 
 
-def _page(reach: Reach, name: str | None, resource: str, style: Style) -> Page:
+def _page(reach: Reach, name: str | None, resource: str, style: Style) -> Printout:
     known, _ = reach.ask_both(PATH, queue_list)
     with readable():
         shown = known if name is None else _below(known, name)
-        return Page(
+        return Printout(
             document=shown,
             names=[f"queue.scheduling.run.ai/{each['name']}" for each in shown["items"]],
             picture=lambda width: queues_table(shown["items"], resource, width=width, look=style.look),

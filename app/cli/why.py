@@ -11,9 +11,9 @@ import click
 from app.cli.asking import Reach, namespace_option, reaching, readable
 from app.cli.naming import workload_names
 from app.cli.object_answers import explained, names_like
-from app.cli.output import Page, Style, show, styled
+from app.cli.output import Printout, Style, show, styled
 from app.cli.why_tables import answer_picture
-from app.client.errors import NoSuchObjectError
+from app.client.reach_errors import NoSuchObjectError
 
 PATH = "/api/v1/why"
 
@@ -26,7 +26,7 @@ RESOURCES = {"PodExplanation": "pod", "PodGroupExplanation": "podgroup.schedulin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Asked:
     """The object in question."""
 
     namespace: str
@@ -57,7 +57,7 @@ def why(target: str, namespace: str | None, reach: Reach, style: Style) -> None:
     show(lambda: _page(explain(reach, asked)), style)
 
 
-def explain(reach: Reach, asked: Sequence[Target]) -> Any:
+def explain(reach: Reach, asked: Sequence[Asked]) -> Any:
     """Return the answer about the first of these targets that exists; raise `ReachError`."""
     unknown: NoSuchObjectError | None = None
     for target in asked:
@@ -70,7 +70,7 @@ def explain(reach: Reach, asked: Sequence[Target]) -> Any:
     raise NoSuchObjectError(f"{unknown}{hint}")
 
 
-def _explained(reach: Reach, target: Target) -> Any:
+def _explained(reach: Reach, target: Asked) -> Any:
     told, of_objects = reach.ask_both(
         target.path, lambda cluster: explained(cluster, target.namespace, target.name, target.kind)
     )
@@ -79,7 +79,7 @@ def _explained(reach: Reach, target: Target) -> Any:
     return told
 
 
-def _page(told: Any) -> Page:
+def _page(told: Any) -> Printout:
     now = datetime.now(UTC)
 
     def picture(width: int) -> str:
@@ -88,23 +88,23 @@ def _page(told: Any) -> Page:
 
     with readable():
         name = f"{RESOURCES.get(told['kind'], WORKLOAD)}/{told['name']}"
-        return Page(document=told, names=[name], picture=picture, note=told.get("incomplete") or "")
+        return Printout(document=told, names=[name], picture=picture, note=told.get("incomplete") or "")
 
 
-def targets(target: str, namespace: str | None, reach: Reach) -> Sequence[Target]:
+def targets(target: str, namespace: str | None, reach: Reach) -> Sequence[Asked]:
     """Return the possible targets, the most likely first: NAMESPACE/NAME and KIND/NAME look alike."""
     before, slash, name = target.partition("/")
     if target and not slash:
-        return [Target(namespace=reach.namespace(namespace), name=target)]
+        return [Asked(namespace=reach.namespace(namespace), name=target)]
     # The form of `kubectl get -o name`: podgroup.scheduling.run.ai/train.
     kind = KINDS.get(before.partition(".")[0].lower())
     if not before or not name or "/" in name:
         raise click.UsageError(f"TARGET is NAME, pod/NAME, podgroup/NAME, NAMESPACE/NAME or KIND/NAME, not {target!r}")
     here = reach.namespace(namespace)
     if kind is not None:
-        return [Target(namespace=here, name=name, kind=kind)]
-    workload = Target(namespace=here, name=name, kind=WORKLOAD)
+        return [Asked(namespace=here, name=name, kind=kind)]
+    workload = Asked(namespace=here, name=name, kind=WORKLOAD)
     # A namespace has no dot, a kind may: job.batch/train.
     if "." in before or namespace not in {None, before}:
         return [workload]
-    return [Target(namespace=before, name=name), workload]
+    return [Asked(namespace=before, name=name), workload]

@@ -7,10 +7,10 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from app.client.connection import STREAM_SILENCE_S, Connection, Reply
 from app.client.credentials import Login, login
-from app.client.errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
+from app.client.http_connection import STREAM_SILENCE_S, Connection, Reply
 from app.client.kubeconfig import Context
+from app.client.reach_errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
 
 Object = dict[str, Any]
 

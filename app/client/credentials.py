@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.client.connection import Address
-from app.client.errors import KubeconfigError
+from app.client.http_connection import Address
 from app.client.kubeconfig import Context, Entry
+from app.client.reach_errors import KubeconfigError
 
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 EXEC_WITHIN_S = 60.0

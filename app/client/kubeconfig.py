@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from app.client.errors import KubeconfigError
+from app.client.reach_errors import KubeconfigError
 
 USERS_FILE = "~/.kube/config"
 DEFAULT_NAMESPACE = "default"

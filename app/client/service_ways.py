@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from app.client.api_server import ApiServer, is_status, message
-from app.client.connection import STREAM_SILENCE_S, Address, Connection, Reply
-from app.client.errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
+from app.client.http_connection import STREAM_SILENCE_S, Address, Connection, Reply
 from app.client.kubeconfig import Context, is_in_cluster
+from app.client.reach_errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
 
 IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
 SERVICE = "leeboard/leeboard:operations"
@@ -40,7 +40,7 @@ NO_ANSWER_FIX = (
 Answered = TypeVar("Answered", Reply, HTTPResponse)
 
 
-class Way(Protocol):
+class ServiceWay(Protocol):
     """One way to the service."""
 
     def ask(self, path: str, headers: Mapping[str, str]) -> Reply:
@@ -208,7 +208,7 @@ class ProxiedWay:
 class Service:
     """The read API of the service, by the first of some ways that leads to it."""
 
-    def __init__(self, *ways: Way) -> None:
+    def __init__(self, *ways: ServiceWay) -> None:
         self._ways = ways
 
     def ask(self, path: str) -> bytes:
@@ -232,7 +232,7 @@ class Service:
         return self._ways[0].stream(path, headers)
 
 
-def _accepted(way: Way, reply: Reply) -> bytes:
+def _accepted(way: ServiceWay, reply: Reply) -> bytes:
     if reply.status == HTTPStatus.OK:
         return reply.body
     try:

@@ -50,8 +50,13 @@ finally:
     [
         ["--help"],
         ["why", "train"],
+        ["gang", "train"],
         ["queues"],
         ["gpus"],
+        ["pending", "-A"],
+        ["top", "--once"],
+        ["version"],
+        *(["completion", shell] for shell in ("bash", "zsh", "fish")),
         ["queues", "-o", "yaml"],
     ],
     ids=" ".join,

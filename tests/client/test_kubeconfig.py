@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from app.client.credentials import login
-from app.client.errors import KubeconfigError
 from app.client.kubeconfig import Context, context_of
+from app.client.reach_errors import KubeconfigError
 
 SERVER = "https://127.0.0.1:1"
 SECRET = "s3cret"

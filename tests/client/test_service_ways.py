@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from app.client.api_server import ApiServer
-from app.client.errors import NoReplyError, NotAllowedError, NotAuthenticatedError, ReachError
 from app.client.kubeconfig import Context, context_of
+from app.client.reach_errors import NoReplyError, NotAllowedError, NotAuthenticatedError, ReachError
 from app.client.service_ways import SERVICE, DirectWay, ProxiedWay, Service, account_of, default_token, may_be_told
 from app.model.rights import Right, User
 from app.telemetry import Metrics

@@ -9,7 +9,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, RemoteDisco
 from time import monotonic
 from urllib.parse import urlsplit
 
-from app.client.errors import KubeconfigError
+from app.client.reach_errors import KubeconfigError
 
 MOST_BYTES = 64 << 20
 """The limit of an answer, because a wrong address may lead to any server. The GPUs of 5,000 nodes take 20 MB."""
