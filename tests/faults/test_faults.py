@@ -14,7 +14,7 @@ from tests.faults.world import World
 
 pytestmark = pytest.mark.slow
 
-SEEDS = (*range(8), 329, 459, 593, 594, 783, 801, 808, 838, 958)
+SEEDS = (*range(8), 329, 459, 593, 594, 783, 801, 808, 838, 958, 966)
 FOLLOWED = (1, 8)
 """The seeds whose runs are repeated under another hash seed."""
 

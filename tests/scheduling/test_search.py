@@ -163,6 +163,16 @@ def test_one_pod_is_evicted_instead_of_a_whole_gang_of_the_same_priority_and_age
     assert (starting(found), leaving(found)) == (["high"], {"a0": None})
 
 
+def test_a_search_passes_over_a_gang_that_the_plan_has_evicted_for_another_pod() -> None:
+    low = [elastic("z", "n0", "n0", least=2, priority=-1), *(elastic(name, "n0", least=1) for name in "bcd")]
+    high = [waits("first", 2, priority=2), waits("second", 2, priority=1)]
+
+    found = planned(*low, *high, gpus=[8], queues=[given.queue("q", deserved=5, limit=5)])
+
+    assert starting(found) == ["first", "second"]
+    assert sorted(leaving(found)) == ["c0", "d0", "z0", "z1"]
+
+
 def test_a_spare_pod_that_may_stay_still_counts_when_other_pods_of_its_podgroup_are_evicted() -> None:
     low, east = elastic("low", "n0", "n0", "n0", "n1", least=2), Constraint(node_selector=(("zone", "east"),))
     nodes = [given.node("n0", gpus=3, labels={"zone": "east"}), given.node("n1", gpus=1)]

@@ -207,9 +207,17 @@ class Evictable:
 
     def groups_on(self, scopes: Iterable[Scope], nodes: Mask) -> Mask:
         """Return which PodGroups of some scopes have a pod on one of the nodes, shape [group]."""
-        rows, found = self.rows, np.zeros(len(self._queue), dtype=np.bool_)
-        found[rows.group[rows.alive & nodes[rows.node]]] = True
-        return found & self.any_of(scopes)
+        return self._with(self.rows.alive & nodes[self.rows.node]) & self.any_of(scopes)
+
+    def with_pods(self, scopes: Iterable[Scope]) -> Mask:
+        """Return which PodGroups of some scopes have pods that the plan has not evicted, shape [group]."""
+        return self._with(self.rows.alive) & self.any_of(scopes)
+
+    def _with(self, pods: Mask) -> Mask:
+        """Return the PodGroups of these pods, shape [group]; `pods` has shape [pod]."""
+        found = np.zeros(len(self._queue), dtype=np.bool_)
+        found[self.rows.group[pods]] = True
+        return found
 
     def rows_of(self, chunks: Sequence[VictimBatch]) -> tuple[Numbers, Numbers]:
         """Return the rows of the pods of these chunks, and the number of the chunk of each pod."""

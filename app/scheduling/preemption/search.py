@@ -71,7 +71,7 @@ class VictimSearch:
 
     def _lined_up(self) -> Lineup:
         evictable = self._before.evictable
-        groups = evictable.any_of(self._scopes) if self._useful is None else self._useful
+        groups = evictable.with_pods(self._scopes) if self._useful is None else self._useful
         if (groups & ~evictable.whole).any():
             return OneByOne(self._one_by_one(), evictable, self._trials.losing)
         return AtOnce(
