@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any, TypeVar
@@ -86,6 +86,13 @@ class Reach:
             DirectWay(beside, token=terms.token, context=lambda: None, timeout_s=terms.request_timeout),
         )
 
+    def close(self) -> None:
+        """Close the connections."""
+        if "service" in vars(self):
+            self.service.close()
+        if (cluster := vars(self).get("cluster")) is not None:
+            cluster.close()
+
     def namespace(self, given: str | None) -> str:
         """Return the namespace to look in: the given one, else that of the context."""
         if given:
@@ -138,7 +145,8 @@ def reaching(command: Command) -> Command:
     @wraps(command)
     def with_reach(**options: Any) -> None:
         terms = Terms(**{name: options.pop(name) for name in Terms.__dataclass_fields__})
-        command(reach=Reach(terms), **options)
+        with closing(Reach(terms)) as reach:
+            command(reach=reach, **options)
 
     decorated = with_reach
     for option in reversed(_options()):

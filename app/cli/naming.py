@@ -1,6 +1,7 @@
 """Completes names of queues, pods, PodGroups and nodes in a shell. It never fails: no answer is no completion."""
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any
 
 import click
@@ -19,9 +20,10 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 def _completing(names: Callable[[Reach, click.Context], Iterable[str]]) -> Complete:
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         given = {name: context.params.get(name) for name in Terms.__dataclass_fields__}
-        reach = Reach(Terms(**given | {"request_timeout": WITHIN_S}))  # type: ignore[arg-type] # as click has read them
+        terms = Terms(**given | {"request_timeout": WITHIN_S})  # type: ignore[arg-type] # as click has read them
         try:
-            found = sorted({each for each in names(reach, context) if each.startswith(incomplete)})
+            with closing(Reach(terms)) as reach:
+                found = sorted({each for each in names(reach, context) if each.startswith(incomplete)})
         except (ReachError, click.ClickException, KeyError, TypeError):
             return []
         return [CompletionItem(each) for each in found[:MOST]]

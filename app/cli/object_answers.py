@@ -185,7 +185,9 @@ def _told_by_leeboard(events: Sequence[Object]) -> Iterator[Object]:
 
 def _scheduler_says(status: Object) -> Iterator[Object]:
     for condition in list_of(status, "conditions"):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+        is_refusal = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        # That a pod has a gate says nothing about the reason.
+        if is_refusal and condition.get("reason") != "SchedulingGated":
             yield _why(condition, "message")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from app.client.credentials import Login, login
-from app.client.http_connection import STREAM_SILENCE_S, Connection, Reply
+from app.client.http_connection import ALONE, STREAM_SILENCE_S, Connection, Reply
 from app.client.kubeconfig import Context
 from app.client.reach_errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
 
@@ -33,6 +33,11 @@ class ApiServer:
         self._login: Login | None = None
         self._connection: Connection | None = None
 
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
     @property
     def token(self) -> str:
         """The bearer token of the context; empty for a user with a certificate. Raise `ReachError`."""
@@ -51,6 +56,7 @@ class ApiServer:
         reply = self._asked(method, path, headers, body)
         if reply.status == HTTPStatus.UNAUTHORIZED and is_status(reply.body):
             # The token of a file or a plugin may be a new one by now.
+            self.close()
             self._login = self._connection = None
             reply = self._asked(method, path, headers, body)
         return reply
@@ -60,7 +66,7 @@ class ApiServer:
         credentials = self._credentials()
         connection = Connection(credentials.address, timeout_s=max(self._timeout_s, STREAM_SILENCE_S))
         try:
-            return connection.stream("GET", path, {**headers, **_authorization(credentials)})
+            return connection.stream("GET", path, {**headers, **ALONE, **_authorization(credentials)})
         except (OSError, HTTPException, ValueError) as error:
             raise self._lost(error) from error
 

@@ -14,6 +14,9 @@ from app.client.reach_errors import KubeconfigError
 MOST_BYTES = 64 << 20
 """The limit of an answer, because a wrong address may lead to any server. The GPUs of 5,000 nodes take 20 MB."""
 
+ALONE = {"Connection": "close"}
+"""The header of a request whose answer owns the connection: closing the answer closes both."""
+
 STREAM_SILENCE_S = 60.0
 """How long a stream may send nothing."""
 

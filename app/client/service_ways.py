@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from app.client.api_server import ApiServer, is_status, message
-from app.client.http_connection import STREAM_SILENCE_S, Address, Connection, Reply
+from app.client.http_connection import ALONE, STREAM_SILENCE_S, Address, Connection, Reply
 from app.client.kubeconfig import Context, is_in_cluster
 from app.client.reach_errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
 
@@ -55,6 +55,10 @@ class ServiceWay(Protocol):
         """Return the error when the service does not know who asks."""
         ...
 
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
     @property
     def name(self) -> str:
         """What this way leads to, for messages."""
@@ -86,7 +90,11 @@ class DirectWay:
     def stream(self, path: str, headers: Mapping[str, str]) -> HTTPResponse:
         """Open a GET on a connection of its own."""
         connection = Connection(Address(url=self._url), timeout_s=max(self._timeout_s, STREAM_SILENCE_S))
-        return self._with_token(lambda token: connection.stream("GET", path, {**headers, **bearer(token)}))
+        return self._with_token(lambda token: connection.stream("GET", path, {**headers, **ALONE, **bearer(token)}))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
     def _with_token(self, send: Callable[[str], Answered]) -> Answered:
         try:
@@ -152,6 +160,10 @@ class ProxiedWay:
             lambda token: self._api_server.stream(self._base + path, {**headers, **_in_our_header(token)})
         )
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._api_server.close()
+
     def _with_token(self, send: Callable[[str], Answered]) -> Answered:
         """Send with one token after the other, until the service accepts one."""
         known = [] if self._token is None else [self._token]
@@ -209,7 +221,8 @@ class Service:
     """The read API of the service, by the first of some ways that leads to it."""
 
     def __init__(self, *ways: ServiceWay) -> None:
-        self._ways = ways
+        # Only the first that has led to the service is asked again.
+        self._ways = self._opened = ways
 
     def ask(self, path: str) -> bytes:
         """Return the JSON of an answer; raise `ReachError`, for the first way when none leads to the service."""
@@ -230,6 +243,11 @@ class Service:
     def stream(self, path: str, headers: Mapping[str, str]) -> HTTPResponse:
         """Open a GET whose body the caller reads, by the way that answered before."""
         return self._ways[0].stream(path, headers)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for way in self._opened:
+            way.close()
 
 
 def _accepted(way: ServiceWay, reply: Reply) -> bytes:

@@ -3,11 +3,13 @@
 All programs end with this process, even after SIGKILL. The logs stay in the folder after a failure.
 """
 
+import json
 import os
 import shutil
 import socket
 import ssl
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +22,7 @@ from typing import Self
 import httpx
 
 from tests.system import audit, children, features
-from tests.system.api import Api
+from tests.system.api import Api, Object
 from tests.system.children import Child
 from tests.system.controlplane import build
 from tests.system.identities import SERVICE_ACCOUNT_KEY, TOKENS, Identities, User
@@ -265,6 +267,11 @@ class Bed:
                 self.stop(name)
         act()
         self.start_control_plane()
+
+    def store_unchecked(self, key: str, item: Object) -> None:
+        """Store an object as it is, which the API server would refuse: the Endpoints of a Service on loopback."""
+        written = {"key": b64encode(key.encode()).decode(), "value": b64encode(json.dumps(item).encode()).decode()}
+        httpx.post(f"http://{HOST}:{self._etcd_port}/v3/kv/put", json=written).raise_for_status()
 
     # -- pieces
 
