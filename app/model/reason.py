@@ -15,7 +15,7 @@ from app.model.sentence import joined
 
 
 class Reason(StrEnum):
-    """Every cause for which a pod waits. Each is an event reason, a metric label and a row of the chart's README."""
+    """Every cause for which a pod waits. Each is an event reason, a metric label and a row of troubleshooting.md."""
 
     QUEUE_DOES_NOT_EXIST = "QueueDoesNotExist"
     QUEUE_IS_INVALID = "QueueIsInvalid"

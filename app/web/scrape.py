@@ -71,6 +71,16 @@ AMOUNTS: Mapping[str, Callable[[QueueStand], Sequence[int]]] = {
 }
 """Amounts of a queue, in the order of `QUOTA_AXES`."""
 
+MEANINGS: Mapping[str, str] = {
+    "deserved": "What the queue is guaranteed",
+    "limit": "What the queue never exceeds",
+    "fair_share": "What the queue may have now, with its part of the surplus",
+    "allocated": "What pods of the queue and of the queues below it hold",
+    "requested": "What pods of the queue and of the queues below it hold or wait for",
+}
+
+NAMES_OF_UNITS: Mapping[str, str] = {"cpu_cores": "CPU cores", "memory_bytes": "bytes of memory", "gpus": "GPUs"}
+
 UNITS: Mapping[str, int] = {"cpu_cores": 1000, "memory_bytes": 1, "gpus": 1000}
 """Of the resources of `QUOTA_AXES`, in their order: how many of our units one of these is."""
 
@@ -223,7 +233,7 @@ def _queue_families(stands: Sequence[QueueStand]) -> Iterator[Metric]:
     for amount, of_stand in AMOUNTS.items():
         for axis, (unit, size) in enumerate(UNITS.items()):
             values = {str(stand.queue.name): _in_units(of_stand(stand)[axis], size) for stand in stands}
-            text = f"The queue's {amount.replace('_', ' ')} in {unit.replace('_', ' ')}."
+            text = f"{MEANINGS[amount]}, in {NAMES_OF_UNITS[unit]}; +Inf means no limit."
             yield _family(f"leeboard_queue_{amount}_{unit}", text, "queue", values)
 
 

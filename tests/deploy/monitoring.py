@@ -4,8 +4,11 @@ import re
 import subprocess
 from pathlib import Path
 
+from app.model.device import DeviceUuid
 from app.model.explanation import QueueStand
-from app.telemetry import Metrics
+from app.model.names import NodeName
+from app.model.occupancy import SharedMemory
+from app.telemetry import Drift, Metrics, Renewal, Step
 from app.web import operations
 from app.web.callers import Anybody
 from tests import given
@@ -22,7 +25,14 @@ async def served_metrics() -> str:
     metrics.start_latency("q").observe(3.0)
     metrics.certificates.expires("admission", 2e9)
     metrics.certificates.problems("admission", 0)
-    inspect = FakeInspect(stands=[QueueStand(queue=given.queue("q"))])
+    metrics.certificates.renewed(Renewal.SERVING)
+    metrics.drifted("pods", Drift.MISSED)
+    metrics.object_failed("pods", Step.READ)
+    inspect = FakeInspect(
+        stands=[QueueStand(queue=given.queue("q"))],
+        promised={"Promised": 1},
+        shared=[SharedMemory(node=NodeName("n"), device=DeviceUuid("GPU-1"), total_mib=2, promised_mib=1, used_mib=1)],
+    )
     app = operations.application(inspect, metrics, FakePulse(), callers=Anybody())
     async with serving(app) as served:
         return (await served.ask(get("/metrics"))).body.decode()

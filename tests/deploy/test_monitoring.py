@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.deploy.monitoring import promtool, served_families, served_metrics
-from tests.deploy.rendering import CHART, SCHEMA, objects, rendered
+from tests.deploy.rendering import CHART, ROOT, SCHEMA, objects, rendered
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +59,12 @@ def test_every_alert_says_what_it_means_and_where_to_read_on() -> None:
         assert {*notes} == {"summary", "description", "runbook_url"}
         assert notes["runbook_url"].endswith(f"#{alert['alert'].lower()}")
         assert alert["labels"]["severity"] in {"critical", "warning"}
+
+
+def test_every_runbook_has_its_section_in_the_documents() -> None:
+    titles = re.findall(r"^### (\w+)$", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+
+    assert titles == [one["alert"] for one in _alerts()]
 
 
 def test_alerts_can_be_left_out_by_their_names_which_the_schema_knows() -> None:
