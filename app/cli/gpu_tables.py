@@ -27,10 +27,13 @@ def nodes_table(answer: Answer, *, width: int, look: Look = USUAL) -> str:
     more = ("PRODUCT", "DRIVER", ">HEARD")
     lines = Table(*headings, *(more if look.is_wide else ()), has_headings=look.has_headings)
     for node in answer["items"]:
-        devices = node["devices"]
-        free, shared = sum(each["free"] for each in devices), sum(bool(each["shared"]) for each in devices)
-        counts = len(devices), free, sum(each["devices"] for each in node["reserved"]), shared
-        cells = (node["name"], *map(str, counts), _used_of_all(devices), _condition(node))
+        devices, by_claim = node["devices"], [each for each in node.get("claimDevices", ()) if not each["partition"]]
+        # An agent may report the same GPUs as a driver of DRA.
+        free = sum(each["free"] for each in by_claim or devices)
+        shared = sum(bool(each["shared"]) for each in devices)
+        counts = max(len(devices), len(by_claim)), free, sum(each["devices"] for each in node["reserved"]), shared
+        used = NOTHING if by_claim and not devices else _used_of_all(devices)
+        cells = (node["name"], *map(str, counts), used, _condition(node))
         lines.add(*cells, *(_more(node) if look.is_wide else ()))
     note = folded([incomplete], width) if incomplete and look.has_headings else ""
     return "\n\n".join(filter(None, (lines.drawn(width), note)))
@@ -48,6 +51,7 @@ def node_picture(node: Answer, *, width: int) -> str:
     parts = [
         folded([_title(node)], width),
         lines.drawn(width) if node["devices"] or node["opening"] else "",
+        _by_claims(node.get("claimDevices", ())).drawn(width) if node.get("claimDevices", ()) else "",
         folded(list(_notes(node)), width),
         links_picture(indices, node["links"], width=width) if node["links"] else "",
     ]
@@ -68,6 +72,8 @@ def _condition(node: Answer) -> str:
         return f"silent for {_lately(node)}"
     if node["message"]:
         return f"{node['message']}"
+    if node.get("claimDevices", ()) and not node["devices"]:
+        return "by ResourceClaims"
     bad = Counter(each["health"].lower() for each in node["devices"] if each["health"] != HEALTHY)
     return ", ".join(f"{count} {word}" for word, count in sorted(bad.items())) or "healthy"
 
@@ -85,10 +91,36 @@ def _lately(node: Answer) -> str:
 
 def _title(node: Answer) -> str:
     kinds = Counter((each["product"] or "GPU", each["memory"]["totalMib"]) for each in node["devices"])
-    products = (f"{count} x {product} of {gib(mib)} GiB" for (product, mib), count in kinds.items())
+    products = [f"{count} x {product} of {gib(mib)} GiB" for (product, mib), count in kinds.items()]
+    models = Counter(each["model"] or each["driver"] for each in node.get("claimDevices", ()))
+    products += [f"{count} x {model} for ResourceClaims" for model, count in models.items()]
     driver = [f"driver {node['driverVersion']}"] if node["driverVersion"] else []
     heard = [] if node["heardSecondsAgo"] is None else [f"heard {_lately(node)} ago"]
     return f"{node['name']}: {', '.join([*products, *driver, *heard])}"
+
+
+# Devices of DRA -------------------------------------------------------------------------------------------------------
+
+
+def _by_claims(devices: Sequence[Answer]) -> Table:
+    lines = Table("DEVICE AND CLAIMS", "MODEL", "STATE", "PODS")
+    pools = {(each["driver"], each["pool"]) for each in devices}
+    for device in devices:
+        name = device["name"] if len(pools) == 1 else f"{device['driver']}/{device['pool']}/{device['name']}"
+        lines.add(name, device["model"] or NOTHING, _claim_state(device), "")
+        for holder in device["claims"]:
+            claim = f"{holder['namespace']}/{holder['name']}" if holder["name"] else "a claim in another namespace"
+            lines.add(f"  {claim}", "", "", ", ".join(holder["pods"]))
+    return lines
+
+
+def _claim_state(device: Answer) -> str:
+    if device["claims"]:
+        return "held"
+    if device["tainted"]:
+        return "tainted"
+    # Another partition of its GPU is in use, or all of the GPU.
+    return "free" if device["free"] else "in part used"
 
 
 # Devices --------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ MOST_INDENTED = 10
 LEAST_NAME = 8
 GAP = 2
 MOST_PROBLEMS = 20
+MOST_CLAIMED = 20
 NO_QUEUES = "There are no queues, so every managed pod waits; kubectl apply -f deploy/default-queues.yaml creates some."
 
 Row = tuple[str, ...]
@@ -121,6 +122,12 @@ def _aligned(rows: Sequence[Row], width: int) -> Iterator[str]:
 def _notes(queues: Sequence[Queue], resource: str) -> Iterator[str]:
     broken = [each for each in queues if each["problem"]]
     yield f"In {UNITS[resource]}. {NOTHING} means unlimited; under FAIR it means that the queue gets no share."
+    # The status of a Queue does not tell it.
+    claims = ((each, each.get("claimedGpuMilli")) for each in queues)
+    claimed = [f"{plain(each['name'])} {number(held, MILLI)}" for each, held in claims if held]
+    if claimed and resource == "gpu":
+        more = f" and {len(claimed) - MOST_CLAIMED} more queues" if len(claimed) > MOST_CLAIMED else ""
+        yield f"Of the allocated GPUs, ResourceClaims hold: {', '.join(claimed[:MOST_CLAIMED])}{more}."
     for each in broken[:MOST_PROBLEMS]:
         yield f"! {each['name']}: {each['problem']}"
     if len(broken) > MOST_PROBLEMS:

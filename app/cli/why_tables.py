@@ -6,7 +6,7 @@ from typing import Any
 
 from app.cli.drawing import Table, folded
 from app.cli.object_answers import REPORTER, moment
-from app.cli.queue_tables import NOTHING, RESOURCES, UNITS
+from app.cli.queue_tables import MILLI, NOTHING, RESOURCES, UNITS, number
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
@@ -64,6 +64,9 @@ def _facts(told: Answer, now: datetime) -> Iterator[Line]:
     if told["position"] is not None:
         yield "position", _position(told["position"], told["queue"] or "")
     yield from _pods(told)
+    # Kubernetes objects alone do not tell what the claims of a pod cost.
+    for claim in told.get("claims", ()):
+        yield "claim", _claim(claim)
     if told["autoscaler"] is not None:
         yield "autoscaler", told["autoscaler"]
     for leaver in told["waitsFor"]:
@@ -129,6 +132,16 @@ def _pods(told: Answer) -> Iterator[Line]:
     more = sum(told["podsByState"].values()) - len(told["members"])
     if more > 0 and told["members"]:
         yield "", f"and {more} more"
+
+
+def _claim(claim: Answer) -> str:
+    if claim["problem"] is not None and not claim["deviceClasses"]:
+        return f"{claim['name']}: {claim['problem']}"
+    classes = f" of {', '.join(claim['deviceClasses'])}" if claim["deviceClasses"] else ""
+    where = f"allocated on {claim['node']}" if claim["node"] is not None else "not allocated"
+    shared = ", shared with other pods" if claim["shared"] else ""
+    problem = f"; {claim['problem']}" if claim["problem"] else ""
+    return f"{claim['name']}: {number(claim['gpuMilli'], MILLI)} GPUs{classes}, {where}{shared}{problem}"
 
 
 # Decisions ------------------------------------------------------------------------------------------------------------

@@ -160,6 +160,26 @@ class QueueStand:
     """None when the queue takes no part in the division, or when the share was not computed."""
     waiting: int = 0
     """The number of waiting PodGroups."""
+    claimed_milli: int = 0
+    """The part of the GPUs in `allocated` that ResourceClaims hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimNeed:
+    """What a ResourceClaim of a pod asks for."""
+
+    name: str
+    """In the namespace of the pod."""
+    classes: tuple[str, ...] = ()
+    """The DeviceClasses of its requests."""
+    gpu_milli: int = 0
+    """What its queue pays for it."""
+    node: NodeName | None = None
+    """The node of its devices once it is allocated."""
+    is_shared: bool = False
+    """Other pods may use it, too."""
+    problem: str = ""
+    """Why it cannot be used; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +210,8 @@ class Explanation:
     members: tuple[Member, ...] = ()
     """Of a PodGroup: its first pods."""
     waits_for: tuple[Leaver, ...] = ()
+    claims: tuple[ClaimNeed, ...] = ()
+    """The ResourceClaims of the pod, or the first ones of the PodGroup."""
     autoscaler: str = ""
     """What a cluster autoscaler was asked to add, and its answer; empty when no autoscaler is asked."""
     workload_groups: int = 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.model.device import Device, DeviceUuid, GpuNode
+from app.model.dra import ClaimKey, DeviceId
 from app.model.names import NodeName, PodUid
 
 
@@ -95,10 +96,35 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimHolder:
+    """A ResourceClaim that holds a device, and the pods that use the claim."""
+
+    claim: ClaimKey
+    pods: tuple[str, ...] = ()
+    """The first pods with a node, by name: all are in the namespace of the claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimDevice:
+    """A GPU, or a partition of one, that ResourceClaims can get."""
+
+    id: DeviceId
+    model: str
+    """The product, or the profile of a partition; empty when the driver publishes neither."""
+    is_partition: bool = False
+    is_tainted: bool = False
+    is_free: bool = False
+    """Whether a claim could get all of it now."""
+    claims: tuple[ClaimHolder, ...] = ()
+    """More than one only of a device that claims may share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
     """The GPUs of one node."""
 
     report: GpuNode
+    """Empty when no agent reports the node."""
     silent_s: float | None = None
     """Seconds since the last report of the node's agent; None when it never reported."""
     is_trusted: bool = True
@@ -110,7 +136,9 @@ class NodeUse:
     opening: tuple[SharedUse, ...] = ()
     """Shared devices whose GPU is not known yet, or is missing in the agent's report."""
     reserved: tuple[Reserved, ...] = ()
-    """Reservations by state. Their devices are not known: the device plugin chooses them."""
+    """Reservations by state. Their devices are not known: the device plugin, or kube-scheduler, chooses them."""
+    claim_devices: tuple[ClaimDevice, ...] = ()
+    """What ResourceClaims can get, by driver, pool and name. An agent may report the same GPUs as `devices`."""
 
     def __repr__(self) -> str:
         return f"<NodeUse {self.report.name}: {len(self.devices)} devices>"

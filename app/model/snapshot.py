@@ -226,6 +226,8 @@ class Usage:
     allocated_non_preemptible: Resources = NOTHING
     requested: Resources = NOTHING
     """`allocated` plus the requests of pending pods."""
+    claimed_milli: int = 0
+    """The part of the GPUs in `allocated` that ResourceClaims hold."""
 
 
 class ClaimUsers(NamedTuple):

@@ -79,6 +79,8 @@ class QueueAnswer(Answer):
     waiting_pod_groups: int
     """In this queue and in the queues below it."""
     problem: str | None
+    claimed_gpu_milli: int = 0
+    """The part of the GPUs in `allocated` that ResourceClaims hold."""
 
     @classmethod
     def of(cls, stand: QueueStand) -> Self:
@@ -98,6 +100,7 @@ class QueueAnswer(Answer):
             requested=AmountsAnswer.of(stand.requested),
             waiting_pod_groups=stand.waiting,
             problem=queue.problem or None,
+            claimed_gpu_milli=stand.claimed_milli,
         )
 
 

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from app.model.device import Device, Health
 from app.model.layout import Layout
-from app.model.occupancy import DeviceUse, NodeUse, Occupant, SharedUse
+from app.model.occupancy import ClaimDevice, ClaimHolder, DeviceUse, NodeUse, Occupant, SharedUse
 from app.model.sentence import EVERYTHING, Reader
 from app.web import links
 from app.web.answers import Answer, Object, elsewhere
@@ -148,6 +148,53 @@ class ReservedAnswer(Answer):
     pods: int
 
 
+class ClaimHolderAnswer(Answer):
+    """A ResourceClaim that holds a device."""
+
+    namespace: str
+    """Empty, like the names, when the reader may not see the namespace."""
+    name: str
+    pods: tuple[str, ...]
+    """The first pods with a node that use the claim, in its namespace."""
+
+    @classmethod
+    def of(cls, holder: ClaimHolder, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this claim."""
+        if not reader.sees(holder.claim.namespace):
+            return cls(namespace="", name="", pods=())
+        return cls(namespace=holder.claim.namespace, name=holder.claim.name, pods=holder.pods)
+
+
+class ClaimDeviceAnswer(Answer):
+    """A GPU, or a partition of one, that ResourceClaims can get."""
+
+    driver: str
+    pool: str
+    name: str
+    model: str | None
+    """The product, or the profile of a partition; null when the driver publishes neither."""
+    partition: bool
+    tainted: bool
+    free: bool
+    """Whether a claim could get all of it now."""
+    claims: tuple[ClaimHolderAnswer, ...]
+    """More than one only of a device that claims may share."""
+
+    @classmethod
+    def of(cls, device: ClaimDevice, reader: Reader = EVERYTHING) -> Self:
+        """Show a reader this device."""
+        return cls(
+            driver=device.id.driver,
+            pool=device.id.pool,
+            name=device.id.name,
+            model=device.model or None,
+            partition=device.is_partition,
+            tainted=device.is_tainted,
+            free=device.is_free,
+            claims=tuple(ClaimHolderAnswer.of(each, reader) for each in device.claims),
+        )
+
+
 class GpuNodeAnswer(Answer):
     """The GPUs of one node."""
 
@@ -170,7 +217,9 @@ class GpuNodeAnswer(Answer):
     opening: tuple[SharedAnswer, ...]
     """Shared devices whose GPU is not known yet."""
     reserved: tuple[ReservedAnswer, ...] = ()
-    """Reservations by state. The device plugin decides which devices they get."""
+    """Reservations by state. The device plugin, or kube-scheduler, decides which devices they get."""
+    claim_devices: tuple[ClaimDeviceAnswer, ...] = ()
+    """What ResourceClaims can get, by driver, pool and name. An agent may report the same GPUs as `devices`."""
 
     @classmethod
     def of(cls, use: NodeUse, reader: Reader = EVERYTHING, **more: object) -> Self:
@@ -189,12 +238,13 @@ class GpuNodeAnswer(Answer):
             devices=tuple(DeviceAnswer.of(each, reader) for each in use.devices),
             opening=tuple(SharedAnswer.of(each, reader) for each in use.opening),
             reserved=tuple(ReservedAnswer(state=one.state, devices=one.devices, pods=one.pods) for one in use.reserved),
+            claim_devices=tuple(ClaimDeviceAnswer.of(each, reader) for each in use.claim_devices),
             **more,
         )
 
 
 class GpuNodeList(Object):
-    """Every node with an agent's report, in the order of the input."""
+    """Every node whose GPUs an agent, or a driver of DRA, reports, in the order of the input."""
 
     kind: Literal["GpuNodeStateList"] = "GpuNodeStateList"
     items: tuple[GpuNodeAnswer, ...]
@@ -220,6 +270,7 @@ def namespaces_of(use: NodeUse) -> Iterator[str]:
     shared = [*use.opening, *(each for device in use.devices for each in device.shared)]
     for occupants in (*(device.whole for device in use.devices), *(each.occupants for each in shared)):
         yield from (one.namespace for one in occupants)
+    yield from (holder.claim.namespace for device in use.claim_devices for holder in device.claims)
 
 
 def _memory(device: Device, promised_mib: int) -> MemoryAnswer:

@@ -4,7 +4,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, Self
 
-from app.model.explanation import DecidedPod, Decision, Explanation, Leaver, Member, Position, QueueStand, Subject
+from app.model.explanation import (
+    ClaimNeed,
+    DecidedPod,
+    Decision,
+    Explanation,
+    Leaver,
+    Member,
+    Position,
+    QueueStand,
+    Subject,
+)
 from app.model.sentence import EVERYTHING, Reader, told
 from app.web.answers import AmountsAnswer, Answer, Object, WhyAnswer, entitled
 
@@ -145,6 +155,32 @@ class DecisionAnswer(Answer):
         )
 
 
+class ClaimNeedAnswer(Answer):
+    """What a ResourceClaim of a pod asks for."""
+
+    name: str
+    device_classes: tuple[str, ...]
+    gpu_milli: int
+    """What its queue pays for it."""
+    node: str | None
+    """The node of its devices; null while it is not allocated."""
+    shared: bool
+    """Other pods may use it, too."""
+    problem: str | None
+
+    @classmethod
+    def of(cls, need: ClaimNeed) -> Self:
+        """Show this claim."""
+        return cls(
+            name=need.name,
+            device_classes=need.classes,
+            gpu_milli=need.gpu_milli,
+            node=need.node,
+            shared=need.is_shared,
+            problem=need.problem or None,
+        )
+
+
 class ExplanationAnswer(Object):
     """The current explanation of a pod or a PodGroup. A field that does not apply is null."""
 
@@ -177,6 +213,8 @@ class ExplanationAnswer(Object):
     """The number of PodGroups of the workload in question, including this one."""
     decisions: tuple[DecisionAnswer, ...]
     """Newest first."""
+    claims: tuple[ClaimNeedAnswer, ...] = ()
+    """The ResourceClaims of the pod, or the first ones of the PodGroup."""
 
     @classmethod
     def of(cls, found: Explanation, reader: Reader = EVERYTHING) -> Self:
@@ -203,6 +241,7 @@ class ExplanationAnswer(Object):
             autoscaler=found.autoscaler or None,
             workload_pod_groups=found.workload_groups or None,
             decisions=tuple(DecisionAnswer.of(each, reader) for each in found.decisions),
+            claims=tuple(map(ClaimNeedAnswer.of, found.claims)),
         )
 
 

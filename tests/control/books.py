@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from app.cluster.dra.device_claims import DeviceClaims
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.gpus.shared_gpus import Part
 from app.cluster.ledger.reservations import Reservations
@@ -24,6 +25,7 @@ class Books:
     gpus: Gpus
     pods: PodsByUid
     reservations: Reservations = field(default_factory=Reservations)
+    claims: DeviceClaims = field(default_factory=DeviceClaims)
 
 
 def sharer(name: str, *, memory_mib: int = 0, portion_ppm: int = 0) -> Pod:

@@ -133,6 +133,7 @@ async def test_a_node_is_shown_with_its_devices_pods_and_links() -> None:
                 }
             ],
             "reserved": [],
+            "claimDevices": [],
             "kind": "GpuNodeState",
             "links": {
                 "scores": [[0, 410], [410, 0]],

@@ -219,6 +219,7 @@ async def test_queues_are_listed_with_null_for_unlimited() -> None:
         "requested": nothing,
         "waitingPodGroups": 3,
         "problem": None,
+        "claimedGpuMilli": 0,
     }
     second = first | {
         "name": "b",
@@ -230,6 +231,7 @@ async def test_queues_are_listed_with_null_for_unlimited() -> None:
         "allocated": nothing,
         "waitingPodGroups": 0,
         "problem": "its parent queue gone does not exist",
+        "claimedGpuMilli": 0,
     }
     assert reply.json == {"apiVersion": "leeboard.dev/v1alpha1", "kind": "QueueList", "items": [first, second]}
 

@@ -154,6 +154,7 @@ async def test_a_podgroup_is_shown_with_all_that_is_known() -> None:
                 "podCount": 1,
             }
         ],
+        "claims": [],
     }
 
 

@@ -5,18 +5,22 @@ bound. From then on the claim holds the devices: the node shows fewer of them un
 and again from the end of the pod until the claim is released.
 """
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from heapq import nsmallest
 from typing import Any
 
 from app.cluster.dra.demands import ClaimDemands
 from app.cluster.dra.device_models import NO_DEMAND, DeviceDemand, summed
+from app.cluster.dra.device_uses import device_uses
 from app.cluster.dra.node_devices import counted
 from app.cluster.dra.pools import DevicePools
 from app.model.dra import ClaimKey, DeviceClaim, DeviceClass, DeviceTaintRule, ResourceSlice
+from app.model.explanation import ClaimNeed
 from app.model.names import NodeName, PodUid
 from app.model.node import NO_DEVICES, NodeDevices
+from app.model.occupancy import ClaimDevice
 from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Pod, Requirement, ResourceClaim, Term
 from app.model.quantity import shown
 
@@ -28,6 +32,9 @@ MOST_PLACES = 8
 
 MOST_MADE = 64
 """Claims that name one pod as their owner. Further ones count as if the pod were not known."""
+
+PODS_SHOWN = 32
+"""Of one claim."""
 
 UNREAD_CLAIMS = "Leeboard cannot list ResourceClaims, DeviceClasses or ResourceSlices now; its /readyz says why"
 
@@ -143,9 +150,41 @@ class DeviceClaims:
         held = (self._claims[key] for key in self._held.get(node, ()))
         return counted(node, self.pools, held, self._demands)
 
+    def uses(self, node: NodeName) -> tuple[ClaimDevice, ...]:
+        """Return the GPUs of a node that claims can get, with the claims and pods that hold them."""
+        held = ((self._claims[key], self.pods_of(key)) for key in self._held.get(node, ()))
+        return device_uses(node, self.pools, held)
+
+    def pods_of(self, key: ClaimKey) -> list[str]:
+        """Return the names of the first pods with a node that use a claim."""
+        names = (pod.name for uid in self._users.get(key, ()) if (pod := self._pods[uid]).node is not None)
+        return nsmallest(PODS_SHOWN, names)
+
+    def needs(self, pod: Pod) -> Iterator[ClaimNeed]:
+        """Yield what the claims of a pod ask for, as their author wrote it."""
+        for name in dict.fromkeys(pod.claim_names):
+            claim = self._claims.get(ClaimKey(pod.namespace, name))
+            if claim is None:
+                yield ClaimNeed(name=name, problem="it does not exist")
+                continue
+            asked = [one for each in claim.requests for one in each.alternatives or (each,)]
+            yield ClaimNeed(
+                name=name,
+                classes=tuple(dict.fromkeys(one.device_class for one in asked)),
+                gpu_milli=self._demands.of(claim).cost_milli,
+                node=claim.node if claim.allocated is not None else None,
+                is_shared=claim.owner != pod.uid,
+                problem=claim.problem,
+            )
+
     def shared(self) -> Mapping[ClaimKey, NodeName]:
         """Return the allocated claims that several pods may use, each with its node."""
         return self._shared
+
+    def is_allocated(self, key: ClaimKey) -> bool:
+        """Return whether a claim has its devices."""
+        claim = self._claims.get(key)
+        return claim is not None and claim.allocated is not None
 
     def is_leaving(self, key: ClaimKey) -> bool:
         """Return whether every pod that uses a claim is being deleted; then the claim is released soon."""

@@ -18,7 +18,7 @@ Counters = Counter[tuple[str, str, str, str]]
 def counted(node: NodeName, pools: DevicePools, held: Iterable[DeviceClaim], demands: ClaimDemands) -> NodeDevices:
     """Count the devices of a node; `held` are the claims with devices there, with which pods or nodes are charged."""
     there = {device.id: device for device in pools.on(node)}
-    holds = _Holds(there)
+    holds = NodeHolds(there)
     for claim in held:
         holds.add(claim)
     gpus = [device for device in there.values() if device.model.is_gpu]
@@ -39,7 +39,7 @@ def counted(node: NodeName, pools: DevicePools, held: Iterable[DeviceClaim], dem
     )
 
 
-class _Holds:
+class NodeHolds:
     """What claims hold of the devices of a node."""
 
     def __init__(self, there: Mapping[DeviceId, PooledDevice]) -> None:
@@ -61,7 +61,7 @@ def _consumed(device: PooledDevice) -> Counters:
     return Counters({(driver, pool, group, name): amount for group, name, amount in device.consumes})
 
 
-def _partitions(usable: Iterable[PooledDevice], holds: _Holds, pools: DevicePools) -> Counter[str]:
+def _partitions(usable: Iterable[PooledDevice], holds: NodeHolds, pools: DevicePools) -> Counter[str]:
     """Return for each profile how many partitions are in use or fit as well, if only that profile is used from now."""
     found = Counter[str]()
     used: dict[str, Counters] = {}

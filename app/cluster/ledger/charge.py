@@ -45,6 +45,8 @@ class Charge:
     """
     stays: bool = False
     """The pod belongs to its node (`Pod.stays`)."""
+    claimed_milli: int = 0
+    """The part of the GPUs in `paid` that ResourceClaims hold, or ask for."""
 
     @property
     def paid(self) -> Resources:
@@ -88,7 +90,8 @@ def charge_of(
     cost = NOTHING if pod.self_placed else pod.charge(1 if pod.sharing is None else device_mib(node))
     devices = pod.devices if pod.node is not None else held.devices if held is not None else ()
     paid = None if cost is pod.request else cost
-    return Charge(pod.request, node, queue, preemptible, hold, pod.scalars, paid, devices, pod.stays)
+    claimed = 0 if pod.self_placed else pod.by_claim_milli + pod.claims_milli
+    return Charge(pod.request, node, queue, preemptible, hold, pod.scalars, paid, devices, pod.stays, claimed)
 
 
 class DeviceCharge(NamedTuple):

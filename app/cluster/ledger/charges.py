@@ -32,7 +32,7 @@ ZEROS: Sequence[int] = NOTHING.amounts
 class _QueueSums:
     """The sums of one queue, in the order of `AXES`."""
 
-    __slots__ = ("allocated", "awaited", "leaving", "non_preemptible", "requested")
+    __slots__ = ("allocated", "awaited", "claimed_milli", "leaving", "non_preemptible", "requested")
 
     def __init__(self) -> None:
         self.allocated = [0] * len(AXES)
@@ -42,12 +42,14 @@ class _QueueSums:
         """The part of `allocated` whose pods are being deleted."""
         self.non_preemptible = [0] * len(AXES)
         self.requested = [0] * len(AXES)
+        self.claimed_milli = 0
 
     def freeze(self) -> Usage:
         return Usage(
             allocated=Resources.of(self.allocated),
             allocated_non_preemptible=Resources.of(self.non_preemptible),
             requested=Resources.of(self.requested),
+            claimed_milli=self.claimed_milli,
         )
 
 
@@ -246,7 +248,7 @@ class Charges:
         if charge.node is not None:
             self._add_to_node(charge.node, charge, amounts, sign)
         if charge.queue is not None:
-            self._add_to_queue(charge.queue, charge, cost)
+            self._add_to_queue(charge.queue, charge, cost, sign)
         elif charge.node is not None:
             self._outside.add(charge.node, cost)
 
@@ -258,13 +260,14 @@ class Charges:
         if charge.hold is not Hold.KEPT:
             self._part_of_used[charge.hold].add(node, amounts, scalars)
 
-    def _add_to_queue(self, queue: QueueName, charge: Charge, amounts: list[int]) -> None:
+    def _add_to_queue(self, queue: QueueName, charge: Charge, amounts: list[int], sign: int) -> None:
         sums = self._queues.setdefault(queue, _QueueSums())
         self._frozen.pop(queue, None)
         self._thawed[queue] = None
         _accumulate(sums.requested, amounts)
         if charge.node is not None:
             _accumulate(sums.allocated, amounts)
+            sums.claimed_milli += sign * charge.claimed_milli
             if not charge.preemptible:
                 _accumulate(sums.non_preemptible, amounts)
             if charge.hold is Hold.AWAITED:

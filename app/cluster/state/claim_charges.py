@@ -199,7 +199,8 @@ class ClaimCharges:
         is_preemptible = all(user.preemptible for user in placed or counts)
         node = next(iter(use.placed.values())) if use is not None and placed else None
         hold = _alike(Counter(user.hold for user in placed)) or Hold.KEPT
-        self._set(_of_queue(key, queue), Charge(NOTHING, node, queue, is_preemptible, hold, cost=cost))
+        payment = Charge(NOTHING, node, queue, is_preemptible, hold, cost=cost, claimed_milli=cost.gpu_milli)
+        self._set(_of_queue(key, queue), payment)
 
     def _follow_outside(self, key: ClaimKey) -> None:
         use, now = self._uses.get(key), None

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from app.cluster.dra.device_claims import DeviceClaims
 from app.cluster.gpus.gpus import Gpus
 from app.cluster.gpus.shared_gpus import NodeGpus, SharedGpu
 from app.cluster.ledger.reservations import Reservations
 from app.model.device import Device, DeviceUuid, GpuNode, Health, Holder
+from app.model.dra import ClaimKey
 from app.model.names import NodeName, PodUid
 from app.model.occupancy import DeviceUse, NodeUse, Occupant, Reserved, SharedMemory, SharedUse
 from app.model.pod import PPM, Pod
@@ -44,34 +46,53 @@ class ReservingBooks(Books, Protocol):
         """The reservations of all nodes."""
         ...
 
+    @property
+    def claims(self) -> DeviceClaims:
+        """The ResourceClaims and their devices."""
+        ...
+
 
 def occupancy(books: ReservingBooks, name: NodeName, *, now: float) -> NodeUse | None:
-    """Return the use of the GPUs of a node, None when no agent has ever reported it; `now` is by the feed's clock."""
+    """Return the use of the GPUs of a node, None when no agent and no driver of DRA has ever reported any.
+
+    `now` is by the feed's clock.
+    """
     gpus = books.gpus
     report, heard_at = gpus.agents.all().get(name), gpus.agents.heard_at(name)
+    claim_devices, is_reported = books.claims.uses(name), report is not None
     if report is None:
-        return None
+        if not claim_devices:
+            return None
+        report = GpuNode(name=name, kubelet_answers=True)
     stand = gpus.on(name)
     view = _View(books, stand)
     known = {device.uuid for device in report.devices}
     return NodeUse(
         report=report,
         silent_s=None if heard_at is None else now - heard_at,
-        is_trusted=gpus.agents.is_trusted(name),
+        is_trusted=not is_reported or gpus.agents.is_trusted(name),
         reasons=stand.reasons,
         devices=tuple(view.device(bit, device) for bit, device in enumerate(report.devices)),
         opening=tuple(view.shared_use(each, {}) for each in stand.shared if each.uuid not in known),
         reserved=_reserved(books, name),
+        claim_devices=claim_devices,
     )
 
 
 def _reserved(books: ReservingBooks, node: NodeName) -> tuple[Reserved, ...]:
-    """Return how many whole devices of a node are held for pods; parts of devices are shown at their device."""
-    devices, pods = Counter[str](), Counter[str]()
+    """Return how many whole devices of a node are held for pods; parts of devices are shown at their device.
+
+    A claim that pods share counts once, until it is allocated: then its devices are shown.
+    """
+    devices, pods, counted = Counter[str](), Counter[str](), set[ClaimKey]()
     for held in books.reservations.on_node(node):
         pod = books.pods.get(held.pod)
-        if pod is not None and pod.request.gpu_milli:
-            devices[held.state.value] += pod.request.gpu_milli // GPU_MILLI
+        if pod is None:
+            continue
+        new = [claim for claim in pod.claims if claim.key not in counted and not books.claims.is_allocated(claim.key)]
+        counted.update(claim.key for claim in new)
+        if gpu_milli := pod.request.gpu_milli + sum(claim.gpu_milli for claim in new):
+            devices[held.state.value] += gpu_milli // GPU_MILLI
             pods[held.state.value] += 1
     return tuple(Reserved(state=state, devices=devices[state], pods=pods[state]) for state in sorted(devices))
 

@@ -85,11 +85,12 @@ class Inspect(WaitingGroups):
         return known(self._cache, planning.refusals_to_tell, pod, stalled=stalled, awaited=awaited)
 
     def gpu_nodes(self) -> Sequence[NodeName]:
-        """Return the nodes with GPUs that an agent reports, in order; old reports of deleted nodes are left out."""
-        return sorted(self._cache.gpus.agents.all().keys() & self._cache.snapshots.table().index.keys())
+        """Return the nodes with GPUs that an agent or a driver of DRA reports, in order; not those that are deleted."""
+        reported = self._cache.gpus.agents.all().keys() | self._cache.claims.pools.nodes()
+        return sorted(reported & self._cache.snapshots.table().index.keys())
 
     def gpu_node(self, name: NodeName) -> NodeUse | None:
-        """Return the use of the GPUs of a node; None when no agent reports it."""
+        """Return the use of the GPUs of a node; None when nothing reports any."""
         return occupancy(self._cache, name, now=self._clock()) if name in self._cache.snapshots.table().index else None
 
     def gpu_health(self) -> Mapping[Health, int]:
@@ -109,7 +110,7 @@ class Inspect(WaitingGroups):
 
     def _reports(self) -> Mapping[NodeName, GpuNode]:
         reports = self._cache.gpus.agents.all()
-        return {name: reports[name] for name in self.gpu_nodes()}
+        return {name: reports[name] for name in self.gpu_nodes() if name in reports}
 
 
 def _agent_state(node: NodeName, agents: AgentReports) -> AgentState:

@@ -1,15 +1,32 @@
 """Words the one answer to why a pod or a PodGroup is in its state."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from app.control.report.pod_state import KnownPod
-from app.model.explanation import Decision, Explanation, GroupState, Outcome, PodState, Subject, Unknown, Why, Workload
+from app.model.explanation import (
+    ClaimNeed,
+    Decision,
+    Explanation,
+    GroupState,
+    Outcome,
+    PodState,
+    Subject,
+    Unknown,
+    Why,
+    Workload,
+)
+from app.model.node import DEVICES_PREFIX
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec
 from app.model.question import Check
 from app.model.reason import FREEING, Reason, Refusal
+from app.model.resources import GPU
 from app.model.sentence import capital, counted, open_ended, say
+from app.scheduling.queues.wording import amount_text
+
+LACKS_DEVICES = frozenset({"no_devices", "claims", "gpu_milli"})
+"""The details of a refusal that count nodes without devices for claims."""
 
 PLACED = (PodState.PROMISED, PodState.BINDING)
 WAITING = (PodState.HELD, PodState.AWAITING)
@@ -42,6 +59,26 @@ def why_pod(known: KnownPod, last: Decision | None, refusal: Refusal | None, spe
             return _why_leaving(known, last)
         case _:
             return _why_held(known, refusal, spec)
+
+
+def with_claims(why: Why, claims: Sequence[ClaimNeed]) -> Why:
+    """Name the first claim, with its class, where nodes lack devices for claims."""
+    lacks = (key for key, count in why.details.items() if count)
+    if not claims or not any(key in LACKS_DEVICES or key.startswith(DEVICES_PREFIX) for key in lacks):
+        return why
+    first, *more = claims
+    gpus = amount_text(GPU, first.gpu_milli)
+    of = f" of DeviceClass {', '.join(first.classes)}" if first.classes else ""
+    others = f" and {counted(len(more), 'more claim')}" if more else ""
+    sentence = say(
+        "{said} It needs ResourceClaim {name} ({gpus}{of}){others}.",
+        said=why.sentence,
+        name=first.name,
+        gpus=gpus,
+        of=of,
+        others=others,
+    )
+    return replace(why, sentence=sentence)
 
 
 def _why_leaving(known: KnownPod, last: Decision | None) -> Why:

@@ -17,7 +17,7 @@ from app.control.groups.pod_grouper import PodGrouper
 from app.control.journal.decisions import Decisions
 from app.control.report import messages
 from app.control.report.pod_state import KnownPod, known
-from app.model.explanation import Explanation, Leaver, Member, Outcome, PodState, Subject, Unknown, Workload
+from app.model.explanation import ClaimNeed, Explanation, Leaver, Member, Outcome, PodState, Subject, Unknown, Workload
 from app.model.names import NATIVE_API, GroupKey
 from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup
@@ -27,6 +27,7 @@ from app.scheduling.explain.queue_summary import stand_of
 DECISIONS_SHOWN = 10
 MEMBERS_SHOWN = 20
 LEAVERS_SHOWN = 20
+CLAIMS_SHOWN = 10
 
 UNSTARTED = {PodState.AWAITING, PodState.PROMISED}
 """States of pods that have a place and may have a reason why they cannot use it yet."""
@@ -179,8 +180,11 @@ class Explainer:
         """Add the fields that answers about PodGroups and about pods have in common."""
         snapshot, on = self._cache.snapshot().apart(), self._cache.groups.terms.of(group.key)
         queue = on.queue if on is not None else group.spec.queue if group.spec is not None else None
+        claims = tuple(self._claims(told, group))
         return replace(
             told,
+            why=messages.with_claims(told.why, claims),
+            claims=claims,
             pod_group=group.name,
             queue=queue,
             stand=stand_of(snapshot, queue) if queue is not None else None,
@@ -190,6 +194,12 @@ class Explainer:
             position=self._planning.position(snapshot, group.key),
             autoscaler=self._autoscaler.shown(group.key),
         )
+
+    def _claims(self, told: Explanation, group: _Group) -> Iterator[ClaimNeed]:
+        """Yield the claims of the pod in question, or the first ones of the PodGroup; of several pods each once."""
+        pods = (each.pod for each in group.pods if told.subject is not Subject.POD or each.pod.uid == told.uid)
+        needs = (need for pod in pods for need in self._cache.claims.needs(pod))
+        return islice(dict.fromkeys(islice(needs, CLAIMS_SHOWN * MEMBERS_SHOWN)), CLAIMS_SHOWN)
 
     def _group(self, key: GroupKey) -> _Group:
         waiting, refusals = self._cache.groups.waiting().get(key), self._planning.refusals_to_tell

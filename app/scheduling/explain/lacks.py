@@ -3,11 +3,13 @@
 `exclusions` finds the exclusions and counts each node under one of them. A node may lack several resources.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from app.model.node import DEVICES_PREFIX
 from app.model.pod import PPM, Pod, Sharing
 from app.model.resources import AXES, CPU, GPU, MEMORY, PODS, Amounts
 from app.model.sentence import Sentence, say
@@ -84,15 +86,20 @@ def _gpus_take(count: int) -> str:
 
 
 def _scarce(pod: Pod, board: PlacementState, eligible: Mask) -> Iterator[Exclusion]:
-    for axis, amount in enumerate(pod.request.amounts):
+    amounts = board.stock.amounts(pod)
+    for axis, amount in enumerate(pod.request.amounts if amounts is None else amounts[: len(AXES)]):
         if amount > 0:
             free = board.stock.free[axis]
             mask = eligible & (free < amount)
             yield _lacking(AXES[axis], mask, f"{SCARCE[axis]}{_asked(axis, amount, free, mask)}")
-    for name, count in pod.scalars:
+    scalars = Counter(dict(pod.scalars))
+    for claim in pod.claims:
+        scalars.update(dict(claim.scalars) if amounts is None or board.stock.is_new(claim) else {})
+    for name, count in scalars.items():
         free = board.stock.free_of(name)
         mask = eligible & (free < count)
-        yield _lacking(name, mask, f"too few {name} (requested {count}, at most {_most(free, mask)} free)")
+        what = name.removeprefix(DEVICES_PREFIX)
+        yield _lacking(name, mask, f"too few {what} (requested {count}, at most {_most(free, mask)} free)")
 
 
 def _lacking(key: str, mask: Mask, what: str) -> Exclusion:

@@ -23,9 +23,11 @@ def stands(snapshot: Snapshot) -> Sequence[QueueStand]:
 
     The last entry is the sum of pods whose queues do not exist, if there are such pods.
     """
-    shares, waiting = fair_shares(judged_at_once(snapshot)), _waiting(snapshot)
-    found = [_stand(snapshot, snapshot.queues[name], shares, waiting[name]) for name in sorted(snapshot.queues)]
-    return [*found, _stand(snapshot, ORPHANED, shares, 0)] if ORPHANED.name in shares else found
+    shares, waiting, claimed = fair_shares(judged_at_once(snapshot)), _waiting(snapshot), _claimed(snapshot)
+    queues = [snapshot.queues[name] for name in sorted(snapshot.queues)]
+    found = [_stand(snapshot, queue, shares, waiting[queue.name]) for queue in queues]
+    found += [_stand(snapshot, ORPHANED, shares, 0)] if ORPHANED.name in shares else []
+    return [replace(each, claimed_milli=claimed[each.queue.name]) for each in found] if claimed else found
 
 
 def stand_of(snapshot: Snapshot, name: QueueName) -> QueueStand | None:
@@ -59,6 +61,16 @@ def _stand(snapshot: Snapshot, queue: Queue, shares: Mapping[QueueName, Share], 
         fair_share=share.fair_share if share else None,
         waiting=waiting,
     )
+
+
+def _claimed(snapshot: Snapshot) -> Counter[QueueName]:
+    """Return how many milli-GPUs claims hold for the pods of each queue and of those below it."""
+    found = Counter[QueueName]()
+    for name, usage in snapshot.usage.items():
+        if usage.claimed_milli:
+            for above in line(snapshot.queues, name).names if name in snapshot.queues else (ORPHANED.name,):
+                found[above] += usage.claimed_milli
+    return found
 
 
 def _charged(snapshot: Snapshot, name: QueueName) -> Sequence[QueueName]:

@@ -84,11 +84,15 @@ class FreeResources(Copied):
         amounts = pod.request.amounts
         if not self.rows and not pod.scalars and not pod.claims:
             return amounts
-        return self._with(pod, [claim for claim in pod.claims if claim.key not in self._claimed])
+        return self._with(pod, [claim for claim in pod.claims if self.is_new(claim)])
 
     def amounts_alone(self, pod: Pod) -> Sequence[int] | None:
         """Return the same as if no other pod used the claims of the pod."""
         return self._with(pod, pod.claims) if pod.claims else self.amounts(pod)
+
+    def is_new(self, claim: ResourceClaim) -> bool:
+        """Return whether no pod uses a claim yet, and it is not allocated."""
+        return claim.key not in self._claimed
 
     def users(self, claim: ResourceClaim) -> int:
         """Return how many pods use a claim, at least 1."""
