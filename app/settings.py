@@ -104,8 +104,14 @@ class Settings(BaseSettings):
     operations_port: int = Field(default=8080, ge=0, le=65535)
     """Port of health, metrics and the read API. 0 takes a free port."""
     anonymous_reads: bool = False
-    """Whether metrics and the read API show everything without a token. False: they require a token of the cluster, and
-    show names in a namespace only to users that may list pods there.
+    """Whether metrics, the read API and the view show everything without a token. False: they require a token of the
+    cluster, and show names in a namespace only to users that may list pods there.
+    """
+    view_host: str = "127.0.0.1"
+    """Address of the view: the page, the state of the cluster and the stream of its changes."""
+    view_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the view, which a process beside this one serves. It passes on the rest of the read API. Unset: no view.
+    0 takes a free port.
     """
     probe_host: str = "127.0.0.1"
     """Address of the probe port."""

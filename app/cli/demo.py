@@ -21,6 +21,8 @@ SEED = 219
 OFFERED = tuple(LAB)
 """Nodes that no job of the demo uses, so that the answers are always the same."""
 
+VIEW_PORT = 8089
+
 REQUESTS = {"nvidia.com/gpu": "4"}
 
 STORY = """\
@@ -30,6 +32,7 @@ over HTTP. The racks fill within seconds. Only the service is real.
 
   webhooks    {webhooks}
   operations  {operations}
+  page        {view}/
 
 Which nodes of the lab have room for a pod of 4 GPUs? (Without a uid it is only a question: nothing is reserved.)
 
@@ -62,13 +65,17 @@ Ctrl-C ends it."""
     help="Simulated seconds per real second.",
 )
 @click.option("--seed", type=int, default=SEED, show_default=True, help="The same seed creates the same work.")
-def demo(webhook_port: int | None, operations_port: int | None, speed: float, seed: int) -> None:
+def demo(webhook_port: int | None, operations_port: int | None, view_port: int | None, speed: float, seed: int) -> None:
     """Run the service on a simulated cluster with work in it.
 
     Needs no Kubernetes. Prints four curl commands to try; Ctrl-C ends it.
     """
     # The demo has no tokens and no names to protect.
-    settings = read_settings(webhook_port=webhook_port, operations_port=operations_port, anonymous_reads=True)
+    settings = read_settings(
+        webhook_port=webhook_port, operations_port=operations_port, view_port=view_port, anonymous_reads=True
+    )
+    if settings.view_port is None:
+        settings = settings.model_copy(update={"view_port": VIEW_PORT})
     metrics = Metrics()
     with Logging(dropped=metrics.log_lines_dropped):
         run_until_asked(_demo(settings, metrics, speed=speed, seed=seed))
@@ -80,15 +87,16 @@ async def _demo(settings: Settings, metrics: Metrics, *, speed: float, seed: int
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(run_service(settings, cluster, metrics=metrics, on_ready=ready.set_result))
         endpoints = await ready
-        click.echo(story(endpoints.webhooks, endpoints.operations))
+        click.echo(story(endpoints.webhooks, endpoints.operations, endpoints.view))
         tasks.create_task(live(cluster, endpoints.webhooks, speed=speed, seed=seed))
 
 
-def story(webhooks: str, operations: str) -> str:
+def story(webhooks: str, operations: str, view: str) -> str:
     """Return the text for the user: what runs, where, and four commands to try."""
     return STORY.format(
         webhooks=webhooks,
         operations=operations,
+        view=view,
         filter=_ask(f"{webhooks}/filter"),
         prioritize=_ask(f"{webhooks}/prioritize"),
         queues=f"curl -s {operations}/api/v1/queues",

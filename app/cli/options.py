@@ -49,7 +49,9 @@ def prefix_of(kind: type[BaseSettings]) -> str:
 
 
 def port_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for the two ports."""
+    """Add the options for the ports."""
+    text = "Port of the page and the state of the cluster; 0 takes a free one. [default: none; 8089 in the demo]"
+    command = click.option("--view-port", type=click.IntRange(0, 65535), help=text)(command)
     for listener in ("operations", "webhook"):
         default = Settings.model_fields[f"{listener}_port"].default
         text = f"Port of the {listener} listener; 0 takes a free one. [default: {default}]"

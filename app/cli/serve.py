@@ -20,12 +20,14 @@ log = structlog.get_logger()
 @click.command(epilog=settings_help())
 @click.option("--kubeconfig", metavar="PATH", help="Kubeconfig to use instead of the pod's service account.")
 @port_options
-def serve(kubeconfig: str | None, webhook_port: int | None, operations_port: int | None) -> None:
+def serve(kubeconfig: str | None, webhook_port: int | None, operations_port: int | None, view_port: int | None) -> None:
     """Run the service beside a kube-scheduler.
 
     Ends cleanly on SIGTERM and SIGINT.
     """
-    settings = read_settings(kubeconfig=kubeconfig, webhook_port=webhook_port, operations_port=operations_port)
+    settings = read_settings(
+        kubeconfig=kubeconfig, webhook_port=webhook_port, operations_port=operations_port, view_port=view_port
+    )
     check_kubeconfig(settings.kubeconfig)
     metrics = Metrics()
     _allow_open_files()
@@ -42,7 +44,8 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
 def _say_where(endpoints: Endpoints) -> None:
     admission = {"admission": endpoints.admission} if endpoints.admission else {}
     probes = {"probes": endpoints.probes} if endpoints.probes else {}
-    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations, **admission, **probes)
+    view = {"view": endpoints.view} if endpoints.view else {}
+    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations, **admission, **probes, **view)
 
 
 def _allow_open_files() -> None:

@@ -23,6 +23,16 @@ NO_CHANGES = Changes()
 """Never written."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the live view has to show again."""
+
+    pods: dict[PodUid, None] = field(default_factory=dict)
+    """Pods whose charge, reservation or group may have changed."""
+    nodes: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes that may look different, apart from their pods."""
+
+
 class ChangeLog:
     """One for the whole cache: each part of the cache notes its changes here."""
 
@@ -35,6 +45,8 @@ class ChangeLog:
         self.refusals = 0
         """Grows whenever a plan may have refused a pod that is pending now."""
         self._changes: Changes | None = None
+        self._seen: Seen | None = None
+        """None while nobody watches: nothing is collected then."""
 
     def note(self) -> None:
         """Note a change that lets no pending pod run."""
@@ -46,11 +58,13 @@ class ChangeLog:
         self.version += 1
         if node is not None:
             self._noted().relieved.add(node)
+            self.show_node(node)
 
     def change_node(self, node: NodeName) -> None:
         """Note that a node has changed in a way that lets no pending pod run."""
         self.version += 1
         self._noted().relieved.add(node)
+        self.show_node(node)
 
     def lose_promise(self, pod: PodUid) -> None:
         """Note that a watch event has ended the reservation of a pod."""
@@ -72,6 +86,35 @@ class ChangeLog:
         """Return what has changed since the last call, `NO_CHANGES` if nothing has; there is only one reader."""
         changes, self._changes = self._changes, None
         return changes or NO_CHANGES
+
+    # For the live view. Nothing that decides reads it. ----------------------------------------------------------------
+
+    def show_node(self, node: NodeName) -> None:
+        """Note that a node may look different."""
+        if self._seen is not None:
+            self._seen.nodes[node] = None
+
+    def show_pod(self, pod: PodUid) -> None:
+        """Note that what a pod holds may look different."""
+        if self._seen is not None:
+            self._seen.pods[pod] = None
+
+    def watch(self) -> None:
+        """Collect from now on what changes for a viewer; `drain_seen` returns it."""
+        self._seen = Seen()
+
+    def unwatch(self) -> None:
+        """Collect nothing any more: nobody watches."""
+        self._seen = None
+
+    def drain_seen(self) -> Seen:
+        """Return what was collected since the last call; the live view is the only reader."""
+        seen = self._seen or Seen()
+        if self._seen is not None:
+            self._seen = Seen()
+        return seen
+
+    # Inside ----------------------------------------------------------------------------------------------------------
 
     def _noted(self) -> Changes:
         if self._changes is None:

@@ -160,6 +160,8 @@ class QueueStand:
     """None when the queue takes no part in the division, or when the share was not computed."""
     waiting: int = 0
     """The number of waiting PodGroups."""
+    waiting_pods: int = 0
+    """The number of their pods without a place."""
     claimed_milli: int = 0
     """The part of the GPUs in `allocated` that ResourceClaims hold."""
 

@@ -18,9 +18,12 @@ from app.control.leadership.rights import AccessReviews, Rights
 from app.model.seam import Cluster
 from app.service.components import Clocks, Components, Runs
 from app.service.doors import Door, admission_door, extender_door, operations_door, probe_door
+from app.service.feed import Condition, Feed
 from app.service.shell import Shell
+from app.service.view_process import ViewProcess
 from app.settings import Settings
 from app.telemetry import Metrics
+from app.view.messages import Setup
 from app.web import health, operations
 from app.web.callers import Anybody, CallerReviews, Callers, Nobody, Reviewed
 from app.web.visits import Visits
@@ -53,6 +56,8 @@ class Endpoints:
     """Empty when admission is not served."""
     probes: str = ""
     """Empty when probes have no port of their own."""
+    view: str = ""
+    """Empty when there is no view."""
 
 
 class RightsApi(AccessReviews, CallerReviews, Protocol):
@@ -100,11 +105,15 @@ async def serve(
         reads = opened(operations_door(settings, app))
         probes = probe_door(settings, health.application(published, watchdog))
         doors += [reads, *([opened(probes)] if probes else [])]
+        view = _view(settings, shell, metrics, reads.url, has_reviews=kubernetes is not None)
+        if view:
+            open_ports.callback(view.close)
         async with asyncio.TaskGroup() as tasks:
             beside: list[Runs] = [
                 watchdog,
                 published,
                 *rights,
+                *(view.running if view else ()),
                 *(one for door in doors for one in door.running),
             ]
             for part in (shell, *beside):
@@ -113,9 +122,31 @@ async def serve(
             tasks.create_task(_close_on_standby(shell, verbs), name="standby")
             if on_ready is not None:
                 admission = reviews.url if reviews else ""
-                urls = {"admission": admission, "probes": probes.url if probes else ""}
+                urls = {
+                    "admission": admission,
+                    "probes": probes.url if probes else "",
+                    "view": view.url if view else "",
+                }
                 on_ready(Endpoints(webhooks=verbs.url, operations=reads.url, **urls))
             await asyncio.Event().wait()
+
+
+def _view(
+    settings: Settings, shell: Shell, metrics: Metrics, operations: str, *, has_reviews: bool
+) -> ViewProcess | None:
+    """Bind the port of the view, if it is configured; raise OSError when its port is in use."""
+    if settings.view_port is None:
+        return None
+    setup = Setup(
+        operations=operations,
+        anonymous=settings.anonymous_reads,
+        reviews=has_reviews,
+        kubeconfig=settings.kubeconfig,
+    )
+    components = shell.components
+    condition = Condition(shell, components.readiness, metrics, wall_clock=time.time)
+    feed = Feed(shell, components.live, condition, setup)
+    return ViewProcess(feed, settings.view_host, settings.view_port)
 
 
 def _callers(settings: Settings, authority: CallerReviews | None, visits: Visits) -> Callers:

@@ -44,6 +44,7 @@ from app.control.leadership.readiness import Readiness
 from app.control.report.corrections import Corrections
 from app.control.report.events import EventReporter
 from app.control.report.inspect import Inspect
+from app.control.report.live_state import LiveState
 from app.control.report.start_latency import StartLatency
 from app.control.report.status import Status
 from app.control.report.waiting import WaitingGroups
@@ -222,6 +223,7 @@ class Components:
             profiles=settings.profiles,
         )
         self.inspect = Inspect(cache, self.planning, self.readiness, explainer, clock=clocks.monotonic)
+        self.live = LiveState(cache, self.planning, policy_of(settings), wall_clock=clocks.wall)
         self.status = Status(cache, self.planning, self.inspect, cluster, settings, wall_clock=clocks.timestamp)
         self.events = EventReporter(
             cache, self.planning, self.inspect, self.grouper, cluster, settings, clock=clocks.monotonic

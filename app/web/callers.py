@@ -31,6 +31,9 @@ METRICS = Right(group="", resource="", verb="get", path="/metrics", without="met
 
 HEALTH = ("/livez", "/healthz", "/readyz")
 
+TOKEN_HEADER = b"x-leeboard-token"
+"""The API server's service proxy removes `Authorization`, and passes this header on."""
+
 LONGEST_TOKEN = 16 * 1024
 KNOWN_S, KNOWN_TOKENS = 60.0, 1_000
 REFUSED_S, REFUSED_TOKENS = 10.0, 10_000
@@ -46,7 +49,7 @@ MOST_NAMESPACES = 200
 """
 
 SAY_WHO = (
-    "send a token of the cluster as `Authorization: Bearer TOKEN`; create one with"
+    "send a token of the cluster as `Authorization: Bearer TOKEN` or as `X-Leeboard-Token: TOKEN`; create one with"
     " `kubectl -n leeboard create token leeboard-reader`"
 )
 UNKNOWN_TOKEN = "the API server does not know this token; it may have expired"  # noqa: S105 # a sentence
@@ -237,12 +240,19 @@ class Guarded:
             headers: Mapping[bytes, bytes] = dict(scope["headers"])
             client = scope.get("client") or ("", 0)
             try:
-                caller = await self._callers.of(headers.get(b"authorization", b"").decode("latin-1"), client[0])
+                caller = await self._callers.of(token_of(headers), client[0])
             except RefusedError as error:
                 await refusal(error)(scope, receive, send)
                 return
             scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
+
+
+def token_of(headers: Mapping[bytes, bytes]) -> str:
+    """Return the token of a request in the form of an Authorization header; empty when there is none."""
+    authorization = headers.get(b"authorization", b"").decode("latin-1")
+    token = headers.get(TOKEN_HEADER, b"").decode("latin-1").strip()
+    return authorization or (token and f"Bearer {token}")
 
 
 def is_health(path: str) -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Literal, Self
 
+from app.model import links
 from app.model.device import Device, Health
 from app.model.layout import Layout
 from app.model.occupancy import ClaimDevice, ClaimHolder, DeviceUse, NodeUse, Occupant, SharedUse
 from app.model.sentence import EVERYTHING, Reader
-from app.web import links
 from app.web.answers import Answer, Object, elsewhere
 
 

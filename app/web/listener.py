@@ -72,10 +72,17 @@ def listener(  # noqa: PLR0913 # each argument is one property of the port
     Connections that arrive before `run` wait in the backlog. Without `tls` the listener speaks plain HTTP. The host
     `::` means every address of the machine, including IPv4.
     """
-    return Listener(_bound(host, port), OpenConnections(app, limits), tls, grace_s)
+    return Listener(bound(host, port), OpenConnections(app, limits), tls, grace_s)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def serving_on(bound_to: socket.socket, app: ASGIApp, limits: ConnectionLimits, *, grace_s: float) -> Listener:
+    """Return the server of a port that another process has bound."""
+    bound_to.settimeout(0)
+    return Listener(bound_to, OpenConnections(app, limits), None, grace_s)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Bind a port; raise OSError when it is in use."""
     if host == EVERY_ADDRESS and not socket.has_dualstack_ipv6():
         structlog.get_logger().info("no IPv6 on this machine: listening on every IPv4 address", port=port)
         host = EVERY_IPV4_ADDRESS

@@ -233,7 +233,7 @@ def test_a_failed_assertion_is_not_hidden() -> None:
 
 
 def test_the_documented_walk_shows_the_commands_that_the_demo_prints() -> None:
-    printed = story("http://127.0.0.1:8888", "http://127.0.0.1:8080").splitlines()
+    printed = story("http://127.0.0.1:8888", "http://127.0.0.1:8080", "http://127.0.0.1:8089").splitlines()
     commands = [line.strip() for line in printed if line.strip().startswith("curl ")]
     walk = (ROOT / "docs" / "walk.md").read_text()
 

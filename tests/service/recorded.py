@@ -138,8 +138,15 @@ class ShellClient:
             raise ExtenderError("timed out") from None
 
 
-async def demo(record_dir: Path, *, seed: int, minutes: float, **settings: Any) -> None:
-    """Record the cluster of the demo with its users, kubelets, agents and kube-scheduler."""
+async def demo(
+    record_dir: Path,
+    *,
+    seed: int,
+    minutes: float,
+    beside: Callable[[Service], Coroutine[Any, Any, None]] | None = None,
+    **settings: Any,
+) -> None:
+    """Record the cluster of the demo with its users, kubelets, agents and kube-scheduler, and who reads `beside` it."""
     threads_take(0.2)
     cluster, clock = furnished(now=VirtualClock().now), VirtualClock()
     devices = SimulatedDevices(cluster)
@@ -150,6 +157,7 @@ async def demo(record_dir: Path, *, seed: int, minutes: float, **settings: Any) 
         Agents(cluster, devices, clock).run(),
         Scheduler(cluster, ShellClient(service.shell), clock).run(),
         Users(cluster, clock).run(arrivals(seed)),
+        *([beside(service)] if beside else []),
     ]
     tasks = [asyncio.create_task(actor) for actor in actors]
     try:

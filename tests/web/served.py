@@ -47,12 +47,13 @@ class Wire:
                 await self._writer.drain()
 
     async def reply(self, *, to_head: bool = False) -> HttpReply:
-        """Read one response; the one to HEAD has no body, whatever its length header."""
+        """Read one response; the one to HEAD has no body, whatever its length header, and a 304 has none."""
         async with asyncio.timeout(PATIENCE_S):
             head = await self._reader.readuntil(b"\r\n\r\n")
             status, *lines = head.decode().strip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            body = b"" if to_head else await self._reader.readexactly(int(headers["content-length"]))
+            has_body = not to_head and " 304 " not in status
+            body = await self._reader.readexactly(int(headers["content-length"])) if has_body else b""
         return HttpReply(int(status.split()[1]), headers, body)
 
     async def is_closed_by_server(self) -> bool:

@@ -8,12 +8,13 @@ import pytest
 from inline_snapshot import snapshot
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.model import links
 from app.model.device import DeviceUuid, Health
 from app.model.layout import Layout
 from app.model.names import NodeName
 from app.model.occupancy import NodeUse, SharedMemory
 from app.telemetry import Metrics
-from app.web import links, operations
+from app.web import operations
 from app.web.callers import Anybody
 from tests.occupied import DGX1, device, layout, node_use, occupant, on, shared, switched
 from tests.web.fakes import FakeInspect, FakePulse

@@ -159,6 +159,7 @@ class GpuBooks:
     def restand(self, names: Iterable[NodeName]) -> None:
         """Judge the GPUs of these nodes again, and charge the nodes accordingly."""
         for name in names:
+            self._changes.show_node(name)
             before, now = self._gpus.refresh(name)
             if before is now or now.is_like(before):
                 continue

@@ -160,6 +160,10 @@ class Membership:
         pods = self._pods.get(key, ())
         return len(pods) > (uid in pods)
 
+    def started_at(self, uid: PodUid) -> float | None:
+        """Return since when a member runs, in seconds since the epoch; None when that is unknown."""
+        return self._started.get(uid)
+
     def constraints(self, pod: Pod) -> Sequence[TopologyConstraint]:
         """Return the topology constraints of a pod; nothing for a pod without other pods in its group."""
         spec = self.specs.get(pod.group)

@@ -153,6 +153,7 @@ class ClusterCache:
     def fail_node(self, name: NodeName) -> None:
         """Close a node whose last version could not be processed: its present capacity is unknown."""
         self.nodes.fail(name, NodeSource.KUBELET)
+        self.changes.show_node(name)
         self._drop_promises(name)
         self.changes.relieve()
 
@@ -160,6 +161,7 @@ class ClusterCache:
         """Close a node whose agent's report could not be processed; the agent may send the same report again."""
         self.gpus.agents.forget(name)
         self.nodes.fail(name, NodeSource.AGENT)
+        self.changes.show_node(name)
         self._drop_promises(name)
         self.changes.relieve()
 
@@ -270,6 +272,7 @@ class ClusterCache:
             self.claim_charges.follow(key)
         if started_at is not None and pod.managed:
             self.groups.note_start(pod, started_at)
+            self.changes.show_pod(pod.uid)
 
     def _take_over(self, before: Pod | None, pod: Pod) -> None:
         keys = dict.fromkeys([pod.group] if before is None else [pod.group, before.group])

@@ -145,6 +145,7 @@ class Settlement:
         if pod is not None and pod.managed:
             self._groups.touched.mark(pod.group)
         self._changes.version += 1
+        self._changes.show_pod(uid)
         return nodes
 
     def _charge_of(self, pod: Pod) -> Charge | None:

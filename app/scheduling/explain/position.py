@@ -8,7 +8,7 @@ room, and a good estimate for the others: each start changes the order.
 3. by turn: PodGroups that borrow
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import nsmallest
@@ -67,6 +67,18 @@ def position(
     )
 
 
+def line_up(snapshot: Snapshot, policy: Policy = DEFAULT_POLICY, *, now: float = 0.0) -> Sequence[GroupKey]:
+    """Return the pending PodGroups in the order of a plan in which none starts; those without a turn come last.
+
+    Up to `MOST_COUNTED` PodGroups have their exact place. The others follow in the order within their queues.
+    """
+    snapshot = judged_at_once(snapshot)
+    is_small = len(snapshot.queues) <= MOST_QUEUES and len(snapshot.groups) <= MOST_LINED_UP
+    first = _Order(snapshot, policy, now).line_up() if is_small else {}
+    others = (group for key, group in snapshot.groups.items() if key not in first)
+    return [*first, *(each.key for each in sorted(others, key=lambda each: (not _is_considered(each), turn(each))))]
+
+
 @dataclass(frozen=True, slots=True)
 class _Count:
     count: int
@@ -118,6 +130,16 @@ class _Order:
             theirs = self.step(each)
             ahead += theirs is not _Step.COMPLETED and (theirs < step or (theirs == step and not is_past))
         return _Count(ahead, found=False)
+
+    def line_up(self) -> dict[GroupKey, None]:
+        """Return the first PodGroups in their order."""
+        turns, met = Turns(self._state.snapshot, self._state.ledger, self._state.shares), list[PodGroup]()
+        while len(met) < MOST_COUNTED and (each := turns.pop()) is not None:
+            met.append(each)
+        met = [each for each in met if _is_considered(each) and each.key not in self._completed]
+        steps = {each.key: self.step(each) for each in met}
+        completed = sorted(self._completed.values(), key=turn)
+        return dict.fromkeys(each.key for each in (*completed, *sorted(met, key=lambda each: steps[each.key])))
 
 
 def _of_queue(snapshot: Snapshot, key: GroupKey) -> list[GroupKey]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.model.decision import Share
 from app.model.explanation import QueueStand
@@ -24,9 +24,8 @@ def stands(snapshot: Snapshot) -> Sequence[QueueStand]:
     The last entry is the sum of pods whose queues do not exist, if there are such pods.
     """
     shares, waiting, claimed = fair_shares(judged_at_once(snapshot)), _waiting(snapshot), _claimed(snapshot)
-    queues = [snapshot.queues[name] for name in sorted(snapshot.queues)]
-    found = [_stand(snapshot, queue, shares, waiting[queue.name]) for queue in queues]
-    found += [_stand(snapshot, ORPHANED, shares, 0)] if ORPHANED.name in shares else []
+    found = [_stand(snapshot, snapshot.queues[name], shares, waiting) for name in sorted(snapshot.queues)]
+    found += [_stand(snapshot, ORPHANED, shares, NONE_WAIT)] if ORPHANED.name in shares else []
     return [replace(each, claimed_milli=claimed[each.queue.name]) for each in found] if claimed else found
 
 
@@ -36,7 +35,7 @@ def stand_of(snapshot: Snapshot, name: QueueName) -> QueueStand | None:
     if queue is None:
         return None
     if len(snapshot.queues) <= MOST_DIVIDED:
-        return _stand(snapshot, queue, fair_shares(judged_at_once(snapshot)), _waiting(snapshot)[name])
+        return _stand(snapshot, queue, fair_shares(judged_at_once(snapshot)), _waiting(snapshot))
     # Only what pods in this queue and below it hold: one walk of the tree, without computing shares.
     below = [each for each in snapshot.usage if name in {each, *_charged(snapshot, each)}]
     usages = [snapshot.usage[each] for each in below]
@@ -45,11 +44,23 @@ def stand_of(snapshot: Snapshot, name: QueueName) -> QueueStand | None:
         allocated=_sum(each.allocated for each in usages),
         allocated_non_preemptible=_sum(each.allocated_non_preemptible for each in usages),
         requested=_sum(each.requested for each in usages),
-        waiting=_waiting(snapshot)[name],
+        waiting=_waiting(snapshot).groups[name],
+        waiting_pods=_waiting(snapshot).pods[name],
     )
 
 
-def _stand(snapshot: Snapshot, queue: Queue, shares: Mapping[QueueName, Share], waiting: int) -> QueueStand:
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What is pending in each queue and below it."""
+
+    groups: Counter[QueueName]
+    pods: Counter[QueueName]
+
+
+NONE_WAIT = _Waiting(Counter(), Counter())
+
+
+def _stand(snapshot: Snapshot, queue: Queue, shares: Mapping[QueueName, Share], waiting: _Waiting) -> QueueStand:
     share = shares.get(queue.name)
     # An invalid queue gets no share, but its running pods keep running.
     used = share or snapshot.usage.get(queue.name, Usage())
@@ -59,7 +70,8 @@ def _stand(snapshot: Snapshot, queue: Queue, shares: Mapping[QueueName, Share], 
         allocated_non_preemptible=_sum([used.allocated_non_preemptible]),
         requested=_sum([used.requested]),
         fair_share=share.fair_share if share else None,
-        waiting=waiting,
+        waiting=waiting.groups[queue.name],
+        waiting_pods=waiting.pods[queue.name],
     )
 
 
@@ -82,10 +94,14 @@ def _sum(amounts: Iterable[Resources]) -> Resources:
     return replace(sum(amounts, NOTHING), pods=0)
 
 
-def _waiting(snapshot: Snapshot) -> Counter[QueueName]:
-    """Count the pending PodGroups in each queue and below it."""
-    counts = Counter[QueueName]()
-    for name, count in Counter(group.queue for group in snapshot.groups.values()).items():
+def _waiting(snapshot: Snapshot) -> _Waiting:
+    groups, pods = Counter[QueueName](), Counter[QueueName]()
+    for group in snapshot.groups.values():
+        groups[group.queue] += 1
+        pods[group.queue] += len(group.pending)
+    found = _Waiting(Counter(), Counter())
+    for name, count in groups.items():
         for above in line(snapshot.queues, name).names if name in snapshot.queues else ():
-            counts[above] += count
-    return counts
+            found.groups[above] += count
+            found.pods[above] += pods[name]
+    return found

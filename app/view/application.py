@@ -1,0 +1,149 @@
+"""The routes of the view: the page, the state, the stream, the version, and what the deciding process answers."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Protocol
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.view.kept_state import KeptState
+from app.view.page import Page
+from app.view.readers import ReadersRights
+from app.view.streams import Streams
+from app.web import problem, routes
+from app.web.asgi import BodyLimits
+from app.web.callers import Callers, RefusedError, refused
+from app.web.connection import ConnectionLimits
+from app.web.parameters import refuse_unknown
+
+VIEW_CONNECTIONS = ConnectionLimits(connections=1024, head_bytes=32 * 1024)
+VIEW_LIMITS = BodyLimits(body_bytes=0)
+
+NO_STATE = "the deciding process has not sent a state yet; try again in some seconds"
+
+SAFE = {
+    b"content-security-policy": b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+}
+"""Headers of every answer. The page loads nothing from elsewhere, and sets no cookies."""
+
+
+class Source(Protocol):
+    """The source of the frames."""
+
+    def want(self) -> None:
+        """Let frames come for some time."""
+        ...
+
+    async def fresh(self) -> bool:
+        """Return whether there is a state that is not old; wait for it for some seconds."""
+        ...
+
+
+class Elsewhere(Protocol):
+    """The deciding process."""
+
+    async def answer(self, request: Request) -> Response:
+        """Return its answer to a request."""
+        ...
+
+
+def application(  # noqa: PLR0913 # collaborators come in here
+    kept: KeptState,
+    callers: Callers,
+    source: Source,
+    elsewhere: Elsewhere,
+    page: Page,
+    *,
+    limits: BodyLimits = VIEW_LIMITS,
+) -> FastAPI:
+    """Build the app. `callers` authenticates readers; the page itself is open to everybody."""
+    rights = ReadersRights(kept, callers)
+    streams = Streams(kept, rights, source.want)
+    served: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
+        "/": page.index,
+        "/static/{path:path}": page.file,
+        "/version": show_version,
+        "/api/v1/state": _state(rights, source),
+        "/api/v1/{path:path}": _passed(rights, elsewhere),
+        "/openapi.json": _passed(rights, elsewhere),
+    }
+    paths = [Route(path, endpoint, methods=["GET"]) for path, endpoint in served.items()]
+    stream = Route("/api/v1/stream", _Stream(streams), methods=["GET"])
+    app = routes.application(limits, [stream, *paths])
+    app.add_exception_handler(RefusedError, refused)
+    app.add_middleware(_Safe)
+    return app
+
+
+class _Safe:
+    """Adds the headers in `SAFE` to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *SAFE.items()]
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+class _Stream:
+    """The endpoint of the stream. Starlette calls an object with this method as an ASGI app."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        refuse_unknown([name for name, _ in request.query_params.multi_items()], ())
+        await self._streams.serve(scope, receive, send, after=request.headers.get("last-event-id", ""))
+
+
+def _state(rights: ReadersRights, source: Source) -> Callable[[Request], Awaitable[Response]]:
+    async def state(request: Request) -> Response:
+        refuse_unknown([name for name, _ in request.query_params.multi_items()], ())
+        caller = await rights.caller(dict(request.scope["headers"]), _address(request))
+        if not await source.fresh():
+            return problem.response(HTTPStatus.SERVICE_UNAVAILABLE, NO_STATE)
+        picture = await rights.picture(caller)
+        headers = {"etag": f'"{picture.id}"', "cache-control": "private, no-cache", "vary": VARY}
+        if headers["etag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            packed = await picture.packed_state()
+            return Response(packed, media_type="application/json", headers=headers | {"content-encoding": "gzip"})
+        return Response(picture.state(), media_type="application/json", headers=headers)
+
+    return state
+
+
+VARY = "Accept-Encoding, Authorization, X-Leeboard-Token"
+
+
+def _passed(rights: ReadersRights, elsewhere: Elsewhere) -> Callable[[Request], Awaitable[Response]]:
+    async def passed(request: Request) -> Response:
+        # The deciding process must not be asked by those whom the API server does not know.
+        await rights.caller(dict(request.scope["headers"]), _address(request))
+        return await elsewhere.answer(request)
+
+    return passed
+
+
+async def show_version(request: Request) -> Response:
+    """Answer with the version of Leeboard."""
+    refuse_unknown([name for name, _ in request.query_params.multi_items()], ())
+    said = {"version": version("leeboard"), "gitCommit": None, "apiVersions": ["leeboard.dev/v1alpha1"]}
+    return Response(orjson.dumps(said), media_type="application/json")
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""

@@ -1,0 +1,188 @@
+"""What readers with one set of rights see of the state. It is encoded once for all of them."""
+
+import asyncio
+import gzip
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from app.model.live import SHARES, TABLES, WAITING, Row, table_of, unpacked
+from app.model.reason import PHRASES, Reason
+from app.model.sentence import Reader
+from app.view.kept_state import Delta, KeptState
+
+HIDDEN = "Names of other namespaces are hidden: the right to list pods in a namespace shows its names."
+NO_QUEUES = "The queues are hidden: the right to list queues.scheduling.run.ai shows them."
+LEFT_OUT = "{count} more PodGroups wait behind those that are shown; GET /api/v1/podgroups lists them."
+
+ENCODED = 16
+"""So many changes stay encoded for each set of rights."""
+
+QUEUE_OF_SHARE, NAMESPACE_OF_SHARE, SINCE = (SHARES.index(name) for name in ("queue", "namespace", "since"))
+QUEUE, NAMESPACE, NAME, PODS = (WAITING.index(name) for name in ("queue", "namespace", "name", "pods"))
+REASON, SENTENCE = WAITING.index("reason"), WAITING.index("sentence")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One set of rights."""
+
+    namespaces: frozenset[str] | None = None
+    """Whose names are shown; None means all."""
+    queues: bool = True
+    """Whether queues are shown."""
+    unknown: str = ""
+    """Why more namespaces could be shown than are."""
+
+    @property
+    def digest(self) -> str:
+        """A text that differs between sets of rights."""
+        named = None if self.namespaces is None else sorted(self.namespaces)
+        return hashlib.sha256(orjson.dumps([named, self.queues, self.unknown])).hexdigest()[:8]
+
+    def sees(self, namespace: str) -> bool:
+        """Whether the names in a namespace are shown."""
+        return self.namespaces is None or namespace in self.namespaces
+
+    def share(self, row: Row) -> Row:
+        """Return a row of the table of shares for these readers."""
+        if self.sees(row[NAMESPACE_OF_SHARE]):
+            return row
+        hidden = [*row]
+        hidden[NAMESPACE_OF_SHARE:SINCE] = ["", "", ""]
+        if not self.queues:
+            hidden[QUEUE_OF_SHARE] = ""
+        return hidden
+
+    def waiting(self, row: Row) -> Row:
+        """Return a row of the table of waiting PodGroups for these readers."""
+        shown, seen = [*row], self.sees(row[NAMESPACE])
+        if seen or self.queues:
+            shown[SENTENCE] = unpacked(row[SENTENCE], Reader(self.namespaces))
+        else:
+            # A sentence names its queue.
+            shown[SENTENCE] = _phrase(row[REASON])
+            shown[QUEUE] = ""
+        if not seen:
+            shown[NAMESPACE] = shown[NAME] = ""
+        return shown
+
+    def rows(self, table: str, rows: Iterable[Row]) -> Sequence[Row]:
+        """Return rows of any table for these readers."""
+        redacted: Callable[[Row], Row] | None = {"shares": self.share, "waiting": self.waiting}.get(table)
+        if table == "queues" and not self.queues:
+            return []
+        return list(rows) if redacted is None else [redacted(row) for row in rows]
+
+    def incomplete(self, left_out: int) -> str | None:
+        """Return what is missing, and which right shows it."""
+        said = [
+            HIDDEN if self.namespaces is not None else "",
+            "" if self.queues else NO_QUEUES,
+            self.unknown,
+            LEFT_OUT.format(count=left_out) if left_out else "",
+        ]
+        return " ".join(filter(None, said)) or None
+
+
+class Picture:
+    """The state for one set of rights, encoded."""
+
+    def __init__(self, kept: KeptState, sight: Sight) -> None:
+        """Encode nothing yet."""
+        self._kept = kept
+        self.sight = sight
+        self._digest = sight.digest
+        self._state: tuple[str, bytes] = ("", b"")
+        self._packed: tuple[str, bytes] = ("", b"")
+        self._deltas: dict[int, bytes] = {}
+        self._of_epoch = ""
+
+    @property
+    def epoch(self) -> str:
+        """Another text for each epoch and each set of rights: changes of one do not fit the state of another."""
+        return f"{self._kept.epoch}{self._digest}"
+
+    @property
+    def id(self) -> str:
+        """The id of the present state."""
+        return f"{self.epoch}-{self._kept.tick}"
+
+    def state(self) -> bytes:
+        """Return the whole state as JSON."""
+        if self._state[0] != self.id:
+            self._state = self.id, self._encoded()
+        return self._state[1]
+
+    async def packed_state(self) -> bytes:
+        """Return the whole state as it is now as JSON, compressed for gzip."""
+        identity, state = self.id, self.state()
+        if self._packed[0] == identity:
+            return self._packed[1]
+        # The thread reads only bytes: the state changes meanwhile.
+        packed = await asyncio.to_thread(gzip.compress, state, 5)
+        self._packed = identity, packed
+        return packed
+
+    def _encoded(self) -> bytes:
+        kept, sight = self._kept, self.sight
+        scalars = {name: value for name, value in kept.scalars.items() if name != "leftOut"}
+        said = {
+            "apiVersion": "leeboard.dev/v1alpha1",
+            "kind": "State",
+            "epoch": self.epoch,
+            "tick": kept.tick,
+            **scalars,
+            "incomplete": sight.incomplete(kept.scalars["leftOut"]),
+            "tables": {
+                name: table_of(sight.rows(name, kept.tables[name].values()), columns)
+                for name, columns in TABLES.items()
+            },
+        }
+        return orjson.dumps(said)
+
+    def events(self, after: int, *, most: int) -> bytes:
+        """Return what a client needs that has the state of this tick: changes, or the whole state."""
+        deltas = self._kept.since(after)
+        if deltas is None or len(deltas) > most:
+            return _event("state", self.id, self.state())
+        return b"".join(map(self._delta, deltas))
+
+    def _delta(self, delta: Delta) -> bytes:
+        if self._of_epoch != self.epoch:
+            self._of_epoch = self.epoch
+            self._deltas.clear()
+        found = self._deltas.get(delta.tick)
+        if found is None:
+            found = _event("delta", f"{self.epoch}-{delta.tick}", orjson.dumps(self._shown(delta)))
+            self._deltas[delta.tick] = found
+            if len(self._deltas) > ENCODED:
+                del self._deltas[min(self._deltas)]
+        return found
+
+    def _shown(self, delta: Delta) -> Mapping[str, Any]:
+        said: dict[str, Any] = {"tick": delta.tick, **delta.scalars}
+        if "leftOut" in said:
+            said["incomplete"] = self.sight.incomplete(said.pop("leftOut"))
+        tables: dict[str, Any] = {}
+        for name, (rows, gone) in delta.tables.items():
+            if name == "queues" and not self.sight.queues:
+                continue
+            shown = {"set": self.sight.rows(name, rows), "delete": gone}
+            tables[name] = {key: value for key, value in shown.items() if value}
+        return {**said, "tables": tables}
+
+
+def _event(name: str, identity: str, data: bytes) -> bytes:
+    return b"event: %s\nid: %s\ndata: %s\n\n" % (name.encode(), identity.encode(), data)
+
+
+def _phrase(reason: str) -> str:
+    try:
+        phrase = PHRASES[Reason(reason)]
+    except (KeyError, ValueError):
+        return "It waits."
+    return f"{phrase[:1].upper()}{phrase[1:]}."

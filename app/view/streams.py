@@ -1,0 +1,161 @@
+"""The streams of changes: one client each. A client that reads slowly gets the whole state again, and no backlog."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.view.kept_state import KeptState
+from app.view.readers import ReadersRights
+from app.view.sight import Picture
+from app.web import problem
+from app.web.callers import Caller, RefusedError, refusal
+
+MOST_STREAMS = 256
+RETRY_AFTER_S = 10
+TOO_MANY = f"{MOST_STREAMS} clients already read the stream; read /api/v1/state, or try again in some seconds"
+
+COMMENT_EVERY_S = 15.0
+"""Proxies close a connection on which nothing happens."""
+RIGHTS_EVERY_S = 60.0
+NAMES_EVERY_S = 10.0
+"""How soon the rights in a namespace are looked up that has just appeared."""
+MOST_BEHIND = 20
+"""A client that lags by more changes gets the whole state."""
+DIGITS = 15
+"""No tick has more."""
+PIECE_BYTES = 64 << 10
+"""So much is sent before the client has to read: a large state must not lie in memory once for each client."""
+
+
+class Streams:
+    """The open streams. A set of them counts against one limit."""
+
+    def __init__(self, kept: KeptState, rights: ReadersRights, want: Callable[[], None]) -> None:
+        """Start without streams. `want` lets frames come for longer than `COMMENT_EVERY_S`."""
+        self._kept = kept
+        self._rights = rights
+        self._want = want
+        self.open = 0
+        """How many clients read now."""
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, *, after: str) -> None:
+        """Send changes until the client leaves. `after` is the id of the last event that it has; empty for none."""
+        if self.open >= MOST_STREAMS:
+            said = problem.response(HTTPStatus.SERVICE_UNAVAILABLE, TOO_MANY)
+            said.headers["retry-after"] = str(RETRY_AFTER_S)
+            await said(scope, receive, send)
+            return
+        self.open += 1
+        try:
+            await self._serve(scope, receive, send, after)
+        finally:
+            self.open -= 1
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, after: str) -> None:
+        headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        address = (scope.get("client") or ("", 0))[0]
+        try:
+            caller = await self._rights.caller(headers, address)
+            picture = await self._rights.picture(caller)
+        except RefusedError as error:
+            await refusal(error)(scope, receive, send)
+            return
+        client = _Client(self._kept, self._rights, headers, address, picture, self._want)
+        sending = asyncio.create_task(client.run(send, after))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+
+class _Client:
+    """One client and what it has."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 # the state, and all that is known of the client
+        self,
+        kept: KeptState,
+        rights: ReadersRights,
+        headers: Mapping[bytes, bytes],
+        address: str,
+        picture: Picture,
+        want: Callable[[], None],
+    ) -> None:
+        self._want = want
+        self._kept = kept
+        self._rights = rights
+        self._headers = headers
+        self._address = address
+        self._picture = picture
+        self._seen = kept.namespaces
+        self._looked_at = asyncio.get_running_loop().time()
+
+    async def run(self, send: Send, after: str) -> None:
+        """Send events until the rights of the client end."""
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        epoch, tick = _position(after)
+        if self._kept.tick and epoch == self._picture.epoch and tick == self._kept.tick:
+            await _send(send, b": nothing has changed\n\n")
+        while True:
+            self._want()
+            if self._kept.tick and (epoch != self._picture.epoch or tick != self._kept.tick):
+                # The bytes and the position are of one moment: there is no await in between.
+                known = tick if epoch == self._picture.epoch else -1
+                events = self._picture.events(known, most=MOST_BEHIND)
+                epoch, tick = self._picture.epoch, self._kept.tick
+                await _send(send, events)
+            else:
+                await self._wait(send)
+            if not await self._may_go_on():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+
+    async def _wait(self, send: Send) -> None:
+        try:
+            async with asyncio.timeout(COMMENT_EVERY_S):
+                await self._kept.moved()
+        except TimeoutError:
+            await _send(send, b": still here\n\n")
+
+    async def _may_go_on(self) -> bool:
+        """Look up the rights again when it is time; return whether the client may see anything."""
+        now = asyncio.get_running_loop().time()
+        has_new = not self._kept.namespaces <= self._seen
+        if now - self._looked_at < (NAMES_EVERY_S if has_new else RIGHTS_EVERY_S):
+            return True
+        self._looked_at = now
+        self._seen |= self._kept.namespaces
+        try:
+            caller: Caller = await self._rights.caller(self._headers, self._address)
+            self._picture = await self._rights.picture(caller, self._seen)
+        except RefusedError as error:
+            # An API server that does not answer takes no rights away.
+            return error.status is not HTTPStatus.UNAUTHORIZED
+        return True
+
+
+def _position(identity: str) -> tuple[str, int]:
+    """Return the epoch and the tick of the id of an event; an epoch that never was for any other text."""
+    epoch, _, tick = identity.rpartition("-")
+    return (epoch, int(tick)) if tick.isascii() and tick.isdecimal() and len(tick) <= DIGITS else ("", -1)
+
+
+async def _send(send: Send, body: bytes) -> None:
+    for begin in range(0, len(body), PIECE_BYTES):
+        await send({"type": "http.response.body", "body": body[begin : begin + PIECE_BYTES], "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+_HEADERS = Response(
+    headers={"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
+).raw_headers
+_HEADERS = [(name, value) for name, value in _HEADERS if name != b"content-length"]

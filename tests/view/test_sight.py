@@ -1,0 +1,145 @@
+"""What readers see: changes lead to what a new reader sees, and no hidden name is ever sent."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.model.live import QUEUES, SHARES, WAITING, packed
+from app.model.reason import Reason
+from app.model.sentence import Name, Names, say
+from app.view.kept_state import KEPT, KeptState
+from app.view.sight import HIDDEN, NO_QUEUES, Picture, Sight
+from tests.view.frames import Client, frame, through
+
+SECRET = "secret"
+HOSTILE = [
+    "</script><script>",
+    "\u202etxt.exe",
+    "a\n\nevent: state\ndata: {}",
+    "\x00",
+    "\ud800",
+    "'; drop",
+    "x" * 3000,
+]
+
+NAMESPACES = st.sampled_from(["mine", f"{SECRET}-team", f"{SECRET}{HOSTILE[2]}"])
+NAMES = st.sampled_from(["pod", *HOSTILE])
+KEYS = st.sampled_from([f"{number}" for number in range(6)])
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> list[Any]:
+    namespace = draw(NAMESPACES)
+    name = f"{namespace}-{draw(NAMES)}"
+    return [draw(KEYS), "n/0", draw(st.integers(0, 1000)), "bound", f"q-{namespace}", namespace, name, name, None]
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> list[Any]:
+    namespace = draw(NAMESPACES)
+    name, queue = f"{namespace}-{draw(NAMES)}", f"q-{namespace}"
+    others = Names((Name(f"{SECRET}-other", draw(NAMES)), Name("mine", "other")))
+    sentence = say(
+        "Queue {queue} is full: {first} and {others}.", queue=queue, first=Name(namespace, name), others=others
+    )
+    key, place = draw(KEYS), draw(st.integers(1, 9))
+    return [key, place, queue, namespace, name, 1, 1, 1000, Reason.OVER_LIMIT.value, packed(sentence), None]
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> list[Any]:
+    """Return a frame: parts, and whether it has everything."""
+    queues = st.builds(lambda key: [f"{SECRET}-{key}", *range(1, len(QUEUES))], KEYS)
+    parts = {
+        "shares": draw(st.lists(shares(), max_size=4, unique_by=lambda row: row[0])),
+        "waiting": draw(st.lists(groups(), max_size=4, unique_by=lambda row: row[0])),
+        "queues": draw(st.lists(queues, max_size=3, unique_by=lambda row: row[0])),
+    }
+    gone = {name: sorted(draw(st.sets(KEYS, max_size=3)) - {row[0] for row in rows}) for name, rows in parts.items()}
+    return [
+        {name: (rows, gone[name]) for name, rows in parts.items() if rows or gone[name]},
+        draw(st.integers(0, 9)) == 0,
+    ]
+
+
+def known_only(kept: KeptState, part: Any) -> Any:
+    """Leave out of a frame what no deciding process sends: rows that are gone and were never there."""
+    return {name: (rows, [key for key in gone if key in kept.tables[name]]) for name, (rows, gone) in part.items()}
+
+
+SIGHTS = [Sight(), Sight(frozenset({"mine"}), queues=True), Sight(frozenset({"mine"}), queues=False)]
+
+
+@given(st.lists(frames(), min_size=1, max_size=12), st.integers(1, 5))
+def test_changes_lead_to_what_a_new_reader_sees_and_hidden_names_are_never_sent(told: list[Any], pace: int) -> None:
+    kept = KeptState()
+    pictures = [Picture(kept, sight) for sight in SIGHTS]
+    clients, heard = [Client() for _ in SIGHTS], [b"" for _ in SIGHTS]
+    for number, (part, is_full) in enumerate(told):
+        kept.add_part(through({} if is_full else known_only(kept, part)))
+        kept.take(through(frame(full=is_full, leftOut=number % 3)))
+        for index, (client, picture) in enumerate(zip(clients, pictures, strict=True)):
+            if number % pace == 0:
+                known = client.state["tick"] if client.state.get("epoch") == picture.epoch else -1
+                events = picture.events(known, most=1 + pace)
+                heard[index] += events
+                client.hear(events)
+                newcomer = Client()
+                newcomer.hear(picture.events(-1, most=0))
+                assert client.whole == newcomer.whole
+
+    assert SECRET.encode() not in heard[2]
+    for row in clients[1].tables["shares"].values():
+        assert SECRET not in "".join(map(str, row[SHARES.index("namespace") :]))
+    for row in clients[1].tables["waiting"].values():
+        assert SECRET not in row[WAITING.index("name")]
+
+
+def test_a_reader_is_told_what_is_missing_and_which_right_shows_it() -> None:
+    assert Sight().incomplete(0) is None
+    assert Sight(frozenset(), queues=False).incomplete(0) == f"{HIDDEN} {NO_QUEUES}"
+    assert "7 more PodGroups" in (Sight().incomplete(7) or "")
+
+
+def test_a_sentence_names_what_its_reader_may_see() -> None:
+    sentence = packed(say("promised to {first}", first=Name("mine", "train")))
+    row = ["k", 1, "q", "theirs", "group", 1, 1, 0, Reason.OVER_LIMIT.value, sentence, None]
+
+    seen = Sight(frozenset({"mine"})).waiting(row)
+    hidden = Sight(frozenset()).waiting(row)
+
+    assert (seen[3], seen[4], seen[9]) == ("", "", "promised to mine/train")
+    assert hidden[9] == "promised to a PodGroup in another namespace"
+    assert Sight(frozenset(), queues=False).waiting(row)[2] == ""
+
+
+def test_a_client_that_comes_back_gets_what_it_missed_as_long_as_that_is_kept() -> None:
+    kept, client = KeptState(), Client()
+    picture = Picture(kept, Sight())
+    kept.take(frame(full=True))
+    client.hear(picture.events(-1, most=1000))
+    for number in range(KEPT):
+        kept.take(frame(leftOut=number + 1))
+    assert picture.events(1, most=1000).count(b"event: delta") == KEPT
+    kept.take(frame(leftOut=0))
+    assert picture.events(1, most=1000).startswith(b"event: state\n")
+
+
+def test_a_new_series_of_frames_and_other_rights_have_another_epoch() -> None:
+    kept = KeptState()
+    epochs = set()
+    for _ in range(2):
+        kept.take(frame(full=True))
+        epochs |= {Picture(kept, sight).epoch for sight in SIGHTS}
+    assert len(epochs) == 2 * len(SIGHTS)
+
+
+def test_time_alone_is_told_every_few_seconds() -> None:
+    kept = KeptState()
+    kept.take(frame(full=True))
+    ticks = []
+    for number in range(20):
+        kept.take(frame(time=f"2026-01-01T00:00:{number:02}Z"))
+        ticks.append(kept.tick)
+    assert (ticks[0], ticks[-1]) == (1, 3)
