@@ -33,7 +33,7 @@ OLDEST_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds queues_and_g
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster bench-philly simulate manifests image lock clean
+.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster bench-philly simulate manifests vendor image lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench-philly: $(INSTALLED) ## a week of jobs on 512 to 1,024 GPUs: waits, use an
 
 manifests: $(INSTALLED) ## write what follows from the chart: deploy/kustomize and scheduler-config
 	$(BIN)/python -m tests.deploy.rendering
+
+vendor: $(INSTALLED) ## take the page's libraries from the npm registry again (needs npm); tests compare their hashes
+	$(BIN)/python -m tests.page.vendoring
 
 image: ## build the image (ENGINE=podman IMAGE=registry.example.com/leeboard:0.1.0)
 	$(ENGINE) build --tag $(IMAGE) .
