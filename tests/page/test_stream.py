@@ -1,0 +1,110 @@
+"""The page and its server: who is asked, with which token, under which path, and what happens when it is gone."""
+
+import pytest
+
+from tests.page.conftest import Opens
+from tests.page.scene import share
+from tests.page.stage import HOST, SERVICE_PROXY, Stage, staged
+from tests.page.story import story
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_the_page_says_since_when_it_is_stale_and_goes_on_where_it_was_when_the_server_is_back(
+    opens: Opens,
+) -> None:
+    stage = Stage(story())
+    async with opens(stage=stage) as window:
+        await window.shows(".status", "live")
+        await window.tick()
+        await window.page.evaluate("document.querySelector('#cluster').dataset.mark = 'same page'")
+        seen = stage.scene.identity
+        elsewhere = Stage(stage.scene, ring=stage.ring, port=stage.port)
+        await stage.stop()
+        await window.shows(".status", "STALE since 18:00:0")
+        assert "10.25" in await window.text("header")
+        stage.scene.put("shares", share("gpu-a-4/4", "vision/new", "vision"))
+        elsewhere.tell(stage.scene.delta())
+        async with staged(elsewhere):
+            await window.shows(".status", "live")
+            await window.shows("header", "9.25")
+            assert elsewhere.resumed_after[-1] == seen
+            assert await window.page.locator("[data-mark='same page']").count() == 1
+        # The browser reports the connections that failed.
+        window.complaints.clear()
+
+
+async def test_a_server_that_has_begun_anew_sends_the_whole_state_again(opens: Opens) -> None:
+    stage = Stage(story())
+    async with opens(stage=stage) as window:
+        await window.shows(".status", "live")
+        other = story()
+        other.epoch = "b00c"
+        other.drop("nodes", "gpu-b-1")
+        for index in range(8):
+            other.drop("devices", f"gpu-b-1/{index}")
+        await stage.stop()
+        async with staged(Stage(other, port=stage.port)):
+            await window.shows("#cluster h2", "56 GPUs on 8 nodes")
+            assert await window.page.locator('[data-cell="gpu-b-1/0"]').count() == 0
+        window.complaints.clear()
+
+
+async def test_the_server_itself_may_say_that_its_picture_is_old(opens: Opens) -> None:
+    async with opens() as window:
+        await window.shows(".status", "live")
+        sentence = "The deciding replica has not answered since then."
+        await window.tick(stale={"since": "2026-11-26T17:59:00Z", "sentence": sentence})
+        await window.shows(".status", f"STALE since 17:59:00 {sentence}")
+        await window.tick(stale=None)
+        await window.shows(".status", "live")
+
+
+async def test_a_token_is_asked_for_kept_for_the_tab_and_sent_as_bearer(opens: Opens) -> None:
+    async with opens(stage=Stage(story(), token="right")) as window:
+        await window.shows(".token", "send a token of the cluster")
+        await window.page.fill("#token", "wrong")
+        await window.page.keyboard.press("Enter")
+        await window.shows(".token", "send a token of the cluster")
+        await window.page.fill("#token", "right")
+        await window.page.keyboard.press("Enter")
+        await window.shows("header", "10.25")
+        await window.page.reload()
+        await window.shows("header", "10.25")
+        assert await window.page.locator(".token").count() == 0
+        assert await window.page.evaluate("[document.cookie, localStorage.getItem('leeboard-token')]") == ["", None]
+        assert [url for url in window.requests if "right" in url] == []
+        window.complaints.clear()  # the browser reports the 401s
+
+
+async def test_a_server_without_room_for_one_more_reader_says_so(opens: Opens) -> None:
+    stage = Stage(story(), full="256 readers are connected; try again later")
+    async with opens(stage=stage) as window:
+        await window.shows("main", "No answer yet: 256 readers are connected; try again later. Trying again.")
+        stage.full = ""
+        await window.page.keyboard.press("r")
+        await window.shows("header", "10.25")
+        window.complaints.clear()
+
+
+async def test_the_page_works_under_a_path_of_the_api_server(opens: Opens) -> None:
+    async with opens(path=f"{SERVICE_PROXY[1:]}/#/why/vision/train-llm") as window:
+        await window.shows("main", "Decisions newest first")
+        asked = [url.removeprefix(window.stage.url[:-1]) for url in window.requests]
+
+        assert [path for path in asked if not path.startswith(f"{SERVICE_PROXY}/")] == []
+        assert f"{SERVICE_PROXY}/api/v1/stream" in asked
+
+
+async def test_nobody_but_the_server_is_asked_on_any_screen(opens: Opens) -> None:
+    async with opens() as window:
+        await window.shows("header", "10.25")
+        window.stage.scene.tick += 60
+        await window.tick()
+        for path in ("#/queue/vision", "#/why/vision/train-llm", "#/waiting"):
+            await window.page.evaluate(f"location.hash = '{path}'")
+            await window.shows("main", "vision")
+
+        assert len(window.requests) > 20
+        assert {url.split("/")[2] for url in window.requests} == {f"{HOST}:{window.stage.port}"}
+        assert {url for url in window.requests if "?" in url} == set()
