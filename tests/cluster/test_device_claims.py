@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 
 from app.cluster import decode
+from app.cluster.decode.demand import GPU_RESOURCE
 from app.cluster.state.cache import ClusterCache
+from app.model.dra import DeviceClass
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.pod import Pod
 from app.model.resources import GPU
 from app.scheduling.placement import fit
 from tests import given
 from tests.cluster.dra_objects import (
+    A100,
     DRIVER,
     H100,
     Raw,
@@ -383,3 +386,58 @@ def test_object_that_is_read_in_an_older_version_means_the_same() -> None:
 
     assert decode.resource_slice(beta) == decode.resource_slice(slice_v1)
     assert decode.resource_claim(flat) == decode.resource_claim(asked)
+
+
+# What a change affects ------------------------------------------------------------------------------------------------
+
+
+def test_change_of_a_class_affects_only_what_asks_for_it(two_models: Cluster) -> None:
+    claims = two_models.cache.claims
+    for name in ("p", "o"):
+        two_models.show_claim(claim(f"c-{name}", request("gpu.example.com"), owner=f"uid-{name}"))
+        two_models.show_pod(name, f"c-{name}")
+    other = device_class("other.example.com", "device.driver == 'other.example.com'")
+
+    unrelated = claims.put_class(decode.device_class(other))
+    same = claims.put_class(gpu_class(f"device.driver == '{DRIVER}'"))
+    narrower = claims.put_class(gpu_class(product(H100)))
+
+    for followed in (unrelated, same):
+        assert (followed.nodes, list(followed.claims), list(followed.pods)) == ((), [], [])
+    assert [str(key) for key in narrower.claims] == ["default/c-p", "default/c-o"]
+    assert list(narrower.pods) == ["uid-p", "uid-o"]
+
+
+def test_new_model_affects_only_claims_that_may_get_it(two_models: Cluster) -> None:
+    for name, product_ in (("any", None), ("h", H100), ("a", A100)):
+        selectors = [] if product_ is None else [product(product_)]
+        two_models.show_claim(claim(name, request("gpu.example.com", *selectors), owner=f"uid-{name}"))
+        two_models.show_pod(name, name)
+    more = [gpu(f"gpu-{number}", H100) for number in range(2)]
+    newer = [*more, gpu("gpu-2", H100, capacity={"memory": {"value": "200Gi"}})]
+
+    followed = two_models.cache.claims.put_slice(decode.resource_slice(resource_slice("h", newer)))
+
+    assert (list(followed.nodes), [str(key) for key in followed.claims]) == (["h"], ["default/h"])
+    assert list(followed.pods) == ["uid-h"]
+
+
+def test_class_that_gives_gpus_by_name_affects_the_nodes_and_the_pods_that_name_it(two_models: Cluster) -> None:
+    two_models.show_pod("named", scalars=(("deviceclass.resource.kubernetes.io/gpu.example.com", 1),))
+    two_models.show_pod("other", scalars=(("deviceclass.resource.kubernetes.io/other-gpu", 1),))
+    claims = two_models.cache.claims
+
+    by_name = claims.put_class(
+        decode.device_class(device_class("gpu.example.com", product(H100), extended=GPU_RESOURCE))
+    )
+
+    assert (sorted(by_name.nodes), by_name.has_other_names) == (["a", "h"], True)
+    assert set(by_name.pods) == {"uid-named", "uid-other"}
+
+
+def product(name: str) -> str:
+    return f"device.attributes['{DRIVER}'].productName == '{name}'"
+
+
+def gpu_class(expression: str, *, extended: str = "") -> DeviceClass:
+    return decode.device_class(device_class("gpu.example.com", expression, extended=extended))

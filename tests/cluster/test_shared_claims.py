@@ -1,6 +1,7 @@
 """Claims that pods share in the cache: a node gives their devices once, and each queue whose pods use one pays once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from app.model.names import NodeName, PodUid, QueueName
 from app.model.snapshot import ClaimUsers
 from tests import given
-from tests.cluster.dra_objects import Raw, claim, gpu, request, resource_slice
+from tests.cluster.dra_objects import Raw, claim, device_class, gpu, request, resource_slice
+from tests.cluster.steps import entries, steps
 from tests.cluster.test_device_claims import Cluster
 
 ASKED = request("gpu.example.com", count=2)
@@ -245,3 +247,57 @@ def test_users_of_a_claim_are_counted_by_queue(cluster: Sharing) -> None:
     assert cluster.cache.snapshot().claim_users == {
         (QueueName("q"), given.claim_key("c")): ClaimUsers(placed=2, firm=0, known=3)
     }
+
+
+# Cost -----------------------------------------------------------------------------------------------------------------
+
+
+def shared_by(users: int) -> Sharing:
+    """Return a cluster in which so many pods of two queues use a claim; half of them run."""
+    made = Sharing()
+    made.show_claim(shared(on="a"))
+    for number in range(users):
+        made.show_pod(f"u{number}", "c", on="a" if number % 2 else None, queue="qr"[number % 3 % 2])
+    made.cache.snapshot()
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "event",
+    [
+        lambda cluster: cluster.show_pod("new", "c"),
+        lambda cluster: cluster.show_pod("u1", "c", on="a", deleting=True),
+        lambda cluster: cluster.promise("u0"),
+        lambda cluster: cluster.end("u1"),
+        lambda cluster: cluster.show_class(device_class("other.example.com", "device.driver == 'other'")),
+    ],
+    ids=["comes", "is deleted", "is promised a node", "is gone", "another class"],
+)
+def test_an_event_costs_the_same_with_many_users_of_a_claim(event: Callable[[Sharing], object]) -> None:
+    few, many = (steps(partial(event, shared_by(users))) for users in (60, 240))
+
+    assert many <= 1.2 * few, (few, many)
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_claims_and_their_users() -> None:
+    def come_and_go(cluster: Sharing, numbers: range) -> None:
+        for number in numbers:
+            cluster.show_claim(shared(name=f"c{number}"))
+            cluster.show_pod(f"u{number}", f"c{number}", on="a")
+        cluster.cache.snapshot()
+        for number in numbers:
+            cluster.end(f"u{number}")
+            cluster.end_claim(shared(name=f"c{number}"))
+        cluster.cache.snapshot()
+        cluster.cache.drain_changes()
+        cluster.cache.groups.touched.tell({})
+
+    cluster = Sharing()
+    come_and_go(cluster, range(30))
+    before = entries(cluster.cache)
+
+    come_and_go(cluster, range(30, 90))
+
+    assert entries(cluster.cache) == before

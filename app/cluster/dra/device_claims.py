@@ -5,38 +5,32 @@ bound. From then on the claim holds the devices: the node shows fewer of them un
 and again from the end of the pod until the claim is released.
 """
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from heapq import nsmallest
 from typing import Any
 
+from app.cluster.decode.demand import GPU_RESOURCE
 from app.cluster.dra.demands import ClaimDemands
-from app.cluster.dra.device_models import NO_DEMAND, DeviceDemand, summed
+from app.cluster.dra.device_models import DeviceDemand
 from app.cluster.dra.device_uses import device_uses
 from app.cluster.dra.node_devices import counted
+from app.cluster.dra.pod_demands import resolved
 from app.cluster.dra.pools import DevicePools
 from app.model.dra import ClaimKey, DeviceClaim, DeviceClass, DeviceTaintRule, ResourceSlice
 from app.model.explanation import ClaimNeed
 from app.model.names import NodeName, PodUid
 from app.model.node import NO_DEVICES, NodeDevices
 from app.model.occupancy import ClaimDevice
-from app.model.pod import NODE_NAME_FIELD, Constraint, Operator, Pod, Requirement, ResourceClaim, Term
-from app.model.quantity import shown
-
-MOST_TERMS = 256
-"""Of the constraint of a pod with claims."""
-
-MOST_PLACES = 8
-"""Requests for different devices that narrow the nodes of one pod."""
+from app.model.pod import Pod
+from app.model.resources import Scalars
 
 MOST_MADE = 64
 """Claims that name one pod as their owner. Further ones count as if the pod were not known."""
 
 PODS_SHOWN = 32
 """Of one claim."""
-
-UNREAD_CLAIMS = "Leeboard cannot list ResourceClaims, DeviceClasses or ResourceSlices now; its /readyz says why"
 
 
 class Listing(Enum):
@@ -78,6 +72,8 @@ class DeviceClaims:
         self._keys: dict[PodUid, tuple[ClaimKey, ...]] = {}
         self._pods: dict[PodUid, Pod] = {}
         """The pods that need devices of claims, as the watch shows them."""
+        self._by_name: dict[PodUid, Scalars] = {}
+        """What those of them ask for by the names of extended resources."""
         self._shared: dict[ClaimKey, NodeName] = {}
         """The nodes of the allocated claims that no pod alone owns. Every snapshot reads all of them."""
         self._unlisted: dict[Listing, None] = {}
@@ -101,47 +97,7 @@ class DeviceClaims:
 
     def resolved(self, pod: Pod) -> Pod:
         """Return a pod, as the watch shows it, with what its claims and its resources of DRA demand."""
-        own: list[DeviceDemand] = []
-        shared: list[ResourceClaim] = []
-        pins: list[Requirement] = []
-        lacks, problem = pod.lacks_claim, ""
-        for name in dict.fromkeys(pod.claim_names):
-            key = ClaimKey(pod.namespace, name)
-            claim = self._claims.get(key)
-            problem = problem or (f"ResourceClaim {shown(name)}: {claim.problem}" if claim and claim.problem else "")
-            if claim is None or (self._unlisted and pod.node is None):
-                lacks = lacks or ("" if pod.node is not None else self._unknown(name))
-            elif claim.owner == pod.uid:
-                own.append(self._of_own(claim, pod, pins))
-            elif (demand := self._demands.of(claim)) != NO_DEMAND:
-                shared.append(_as_shared(claim, demand))
-                own.append(DeviceDemand(places=() if claim.allocated is not None else demand.places))
-        by_name, scalars = self._demands.by_name(pod.scalars)
-        total = summed([*own, *by_name])
-        amounts = tuple(sorted({**dict(scalars), **dict(total.scalars)}.items()))
-        return replace(
-            pod,
-            request=replace(pod.request, gpu_milli=pod.request.gpu_milli + total.gpu_milli),
-            by_claim_milli=total.gpu_milli,
-            claims_milli=total.cost_milli - total.gpu_milli,
-            scalars=amounts,
-            constraint=pod.constraint if pod.node is not None else _narrowed(pod.constraint, total, pins),
-            claims=tuple(shared),
-            lacks_claim=lacks,
-            problem=pod.problem or ("" if pod.node is not None else problem),
-        )
-
-    def _unknown(self, name: str) -> str:
-        return f"{shown(name)} ({UNREAD_CLAIMS})" if self._unlisted else shown(name)
-
-    def _of_own(self, claim: DeviceClaim, pod: Pod, pins: list[Requirement]) -> DeviceDemand:
-        demand = self._demands.of(claim)
-        if claim.allocated is None or pod.node is not None:
-            return demand
-        if claim.node is not None:
-            pins.append(Requirement(NODE_NAME_FIELD, Operator.IN, (claim.node,)))
-        # The claim holds the devices itself.
-        return DeviceDemand(cost_milli=demand.cost_milli)
+        return resolved(pod, self._claims.get, self._demands, are_listed=not self._unlisted)
 
     def devices(self, node: NodeName) -> NodeDevices:
         """Count the devices of a node that claims can get."""
@@ -214,6 +170,10 @@ class DeviceClaims:
         before = self._pods.get(pod.uid)
         known = self._keys.get(pod.uid, ())
         self._pods[pod.uid] = pod
+        if pod.scalars:
+            self._by_name[pod.uid] = pod.scalars
+        else:
+            self._by_name.pop(pod.uid, None)
         if known != keys:
             self._forget_user(pod.uid)
             self._keys[pod.uid] = keys
@@ -226,6 +186,7 @@ class DeviceClaims:
         """Forget a pod; return the claims that are to be charged again."""
         if self._pods.pop(uid, None) is None:
             return ()
+        self._by_name.pop(uid, None)
         keys = self._keys.get(uid, ())
         self._forget_user(uid)
         return keys
@@ -273,11 +234,25 @@ class DeviceClaims:
 
     def put_class(self, stated: DeviceClass) -> Followed:
         """Store a class."""
-        return replace(self._all(), has_other_names=True) if self._demands.put_class(stated) else Followed()
+        return self._after_class(stated.name, self._demands.names, has_changed=self._demands.put_class(stated))
 
     def drop_class(self, name: str) -> Followed:
         """Forget a class."""
-        return replace(self._all(), has_other_names=True) if self._demands.drop_class(name) else Followed()
+        return self._after_class(name, self._demands.names, has_changed=self._demands.drop_class(name))
+
+    def _after_class(self, name: str, before: Mapping[str, str], *, has_changed: bool) -> Followed:
+        if not has_changed:
+            return Followed()
+        now = self._demands.names
+        gives_gpus = name in {before.get(GPU_RESOURCE), now.get(GPU_RESOURCE)}
+        claims, pods = self._rejudged()
+        by_name = self._by_name if before != now else ()
+        return Followed(
+            nodes=self.pools.nodes() if gives_gpus else (),
+            claims=claims,
+            pods=dict.fromkeys((*pods, *by_name)),
+            has_other_names=before != now,
+        )
 
     def put_slice(self, stated: ResourceSlice) -> Followed:
         """Store a slice."""
@@ -306,41 +281,19 @@ class DeviceClaims:
 
     def _after(self, changed: tuple[Collection[NodeName], bool]) -> Followed:
         nodes, has_other_models = changed
-        if has_other_models:
-            return replace(self._all(), nodes=nodes)
-        keys = [key for node in nodes for key in self._held.get(node, ())]
-        for key in keys:
-            self._demands.forget(key)
-        return Followed(nodes, keys, dict.fromkeys(uid for key in keys for uid in self._users.get(key, ())))
+        held = [key for node in nodes for key in self._held.get(node, ())]
+        keys = [key for key in held if self._demands.has_changed(self._claims[key])]
+        claims, pods = self._rejudged() if has_other_models else ((), ())
+        return Followed(nodes, (*keys, *claims), dict.fromkeys((*self._using(keys), *pods)))
 
-    def _all(self) -> Followed:
-        """Judge every claim again: this is rare, and only an administrator or a driver can cause it."""
-        self._demands.clear()
-        return Followed(self.pools.nodes(), tuple(self._claims), tuple(self._pods))
+    def _rejudged(self) -> tuple[Collection[ClaimKey], Collection[PodUid]]:
+        """Return the unallocated claims, and the pods, whose demand is another one: classes or models have changed."""
+        keys = self._demands.rejudge(self._claims)
+        by_name = (uid for uid, scalars in self._by_name.items() if self._demands.have_changed(scalars))
+        return keys, dict.fromkeys((*self._using(keys), *by_name))
 
-
-def _as_shared(claim: DeviceClaim, demand: DeviceDemand) -> ResourceClaim:
-    return ResourceClaim(
-        key=claim.key,
-        gpu_milli=demand.gpu_milli,
-        scalars=demand.scalars,
-        cost_milli=demand.cost_milli,
-        queue=claim.queue or None,
-        shared=True,
-    )
-
-
-def _narrowed(stated: Constraint, demand: DeviceDemand, pins: list[Requirement]) -> Constraint:
-    """Return the constraint of a pod that also needs the devices of its claims, and the nodes that hold them."""
-    # Kubernetes: an empty term matches no node.
-    terms: list[Term] = [()] if stated.terms is None else [term for term in stated.terms if term]
-    if not demand.places and not pins:
-        return stated
-    for place in (*((pin,) for pin in pins[:MOST_PLACES]), *demand.places[:MOST_PLACES]):
-        # What is left out, kube-scheduler decides.
-        if len(terms) * len(place) <= MOST_TERMS:
-            terms = [(*term, one) for term in terms for one in place]
-    return replace(stated, terms=None if terms == [()] else tuple(terms))
+    def _using(self, keys: Iterable[ClaimKey]) -> Iterator[PodUid]:
+        return (uid for key in keys for uid in self._users.get(key, ()))
 
 
 def _remove(index: dict[Any, dict[Any, None]], at: Hashable, member: Hashable) -> None:

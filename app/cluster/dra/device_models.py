@@ -104,8 +104,11 @@ class DeviceModels:
         return self._labels[model]
 
     def labels(self, models: Collection[DeviceModel]) -> Sequence[str]:
-        """Return the labels of these models; one label for all whole GPUs of the cluster."""
-        if len(models) > 1 and set(models) == {model for model in self._labels if model.is_gpu and not model.seventh}:
+        """Return the labels of these models; one label for all whole GPUs of the cluster, also of a single model.
+
+        So a further model changes nothing for requests that accept any GPU.
+        """
+        if models and set(models) == {model for model in self._labels if model.is_gpu and not model.seventh}:
             return [HAS_GPUS]
         return [self._labels[model] for model in models]
 
@@ -154,10 +157,14 @@ def demand_of(
 
     `largest` returns the most devices of a model that any node has.
     """
-    stated = (text for each in requests for one in (each, *each.alternatives) for text in one.selectors)
-    is_long = sum(map(len, stated)) > MOST_ASKED
-    judge = _Judge(models, classes, largest, reads_selectors=not is_long)
+    judge = _Judge(models, classes, largest, reads_selectors=asked_length(requests) <= MOST_ASKED)
     return summed(judge.demand(each) for each in requests if not each.is_admin)
+
+
+def asked_length(requests: Sequence[DeviceRequest]) -> int:
+    """Return the characters in the expressions of these requests."""
+    stated = (text for each in requests for one in (each, *each.alternatives) for text in one.selectors)
+    return sum(map(len, stated))
 
 
 def summed(demands: Iterable[DeviceDemand]) -> DeviceDemand:
