@@ -6,7 +6,7 @@ GPUS ?= 8
 FORM ?= own-scheduler
 KUBERNETES ?= 1.36
 OTHER_VERSIONS ?= 1.37
-OLDEST_VERSION ?= 1.34
+OLDER_VERSIONS ?= 1.34 1.35
 WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -23,10 +23,10 @@ FAST_TESTS = $(sort $(TEST_FOLDERS) $(wildcard tests/test_*.py))
 # All that depends on admission policies, their CEL or the match conditions of webhooks, and one of each other kind.
 VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds policies admission_webhooks attacks attacks_by_owners \
 	attacks_past_admission reservation_rules gpu_runtime gpunodes held_pods queues_and_gangs planner_actions \
-	disruption_budgets claims gpu_sharing why why_elsewhere workloads lifecycle native_groups)
+	disruption_budgets claims mixed_load gpu_sharing why why_elsewhere workloads lifecycle native_groups)
 
 # There pods are held by our webhook alone.
-OLDEST_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds queues_and_gangs held_pods)
+OLDER_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds queues_and_gangs held_pods planner_actions claims mixed_load)
 
 # A file of tests/system is a group, whose tests stay in one process. They come first: the
 # last of these files would leave the other process idle.
@@ -55,7 +55,9 @@ test-versions: $(INSTALLED) ## the tests of admission, gangs, actions and GPU sh
 	for version in $(OTHER_VERSIONS); do \
 		LEEBOARD_KUBERNETES=$$version $(BIN)/python -m pytest $(IN_PARALLEL) $(VERSION_TESTS) $(PYTEST_ARGS) || exit; \
 	done
-	LEEBOARD_KUBERNETES=$(OLDEST_VERSION) $(BIN)/python -m pytest $(IN_PARALLEL) $(OLDEST_TESTS) $(PYTEST_ARGS)
+	for version in $(OLDER_VERSIONS); do \
+		LEEBOARD_KUBERNETES=$$version $(BIN)/python -m pytest $(IN_PARALLEL) $(OLDER_TESTS) $(PYTEST_ARGS) || exit; \
+	done
 
 cluster: $(INSTALLED) ## real API server and kube-scheduler with Leeboard beside it (NODES=20 GPUS=8 FORM=own-scheduler KUBERNETES=1.36)
 	@exec env LEEBOARD_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.system.playground --nodes $(NODES) --gpus $(GPUS) --form $(FORM)

@@ -6,7 +6,7 @@ capacity and extended resource names are on by default from 1.36 on, and stay of
 
 from tests.system.controlplane.build import MINOR
 
-OLDER = MINOR == "1.34"
+OLDER = MINOR in {"1.34", "1.35"}
 HAS_MUTATING_POLICIES = not OLDER
 """Whether the API server can change pods by a policy; else only our webhook holds them."""
 GATES = {"1.36": ("--feature-gates=DRADeviceTaintRules=true",)}.get(MINOR, ())

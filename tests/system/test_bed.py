@@ -37,7 +37,7 @@ def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
     done = subprocess.run(asked, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert done.stderr.strip() == "LEEBOARD_KUBERNETES=1.12: the test bed has Kubernetes 1.34, 1.36 and 1.37."
+    assert done.stderr.strip() == "LEEBOARD_KUBERNETES=1.12: the test bed has Kubernetes 1.34, 1.35, 1.36 and 1.37."
 
 
 def test_nodes_become_ready_and_lose_their_taint(api: Api) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
-VERSIONS = {"1.34": "1.34.4", "1.36": "1.36.3", "1.37": "1.37.2"}
+VERSIONS = {"1.34": "1.34.4", "1.35": "1.35.4", "1.36": "1.36.3", "1.37": "1.37.2"}
 """The Kubernetes versions that can be built, by minor version."""
 DEFAULT_MINOR = "1.36"
 
