@@ -16,7 +16,7 @@ from tests.system.features import HAS_MUTATING_POLICIES
 from tests.system.forms import DEFAULT_QUEUE
 from tests.system.shares import is_over, is_reservation, node_of
 from tests.system.sharing import SharingCluster
-from tests.system.waiting import eventually
+from tests.system.waiting import eventually, slowness
 
 ALIVE = 30
 """At most so many arrivals are there at once: slightly more than have room."""
@@ -188,7 +188,7 @@ class MixedLoad:
                 self._leave(one)
             if running:
                 last = time.monotonic()
-            assert time.monotonic() - last < SETTLED_WITHIN_S, f"wait in vain: {self._whys(waiting)}"
+            assert time.monotonic() - last < SETTLED_WITHIN_S * slowness(), f"wait in vain: {self._whys(waiting)}"
             threading.Event().wait(0.2)
         for one in [*self._there]:
             self._leave(one)

@@ -18,6 +18,7 @@ import httpx
 from tests.system.api import POD_GROUP_ANNOTATION, PODS, Object
 from tests.system.bed import Bed
 from tests.system.identities import User
+from tests.system.waiting import slowness
 
 T = TypeVar("T")
 
@@ -251,7 +252,7 @@ class Observer:
 
     def _await(self, look: Callable[[], T], *, within_s: float, what: str) -> T:
         with self._told:
-            found = self._told.wait_for(look, within_s)
+            found = self._told.wait_for(look, within_s * slowness())
             if not found:
                 states = Counter((one.gang, bool(one.node), one.cause) for one in self._present.values())
                 raise AssertionError(f"{what}: not within {within_s:g} s; pods by gang, bound, cause: {dict(states)}")

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.system.api import JOBS, NODES, PODS, RUN_FOR, Api, Object, gpu_node, job, pod
 from tests.system.bed import Bed
 from tests.system.controlplane.build import KUBERNETES_VERSION
 from tests.system.identities import User
-from tests.system.waiting import eventually
+from tests.system.waiting import eventually, slowness
 
 ROOT = Path(__file__).parents[2]
 START_A_BED = """
@@ -29,6 +31,15 @@ def test_the_control_plane_has_the_chosen_version(api: Api, bed: Bed) -> None:
 
     assert api.call("GET", "/version")["gitVersion"] == f"v{KUBERNETES_VERSION}"
     assert said.stdout.strip() == f"Kubernetes v{KUBERNETES_VERSION}"
+
+
+@pytest.mark.parametrize(("threads", "times"), [(0.0, 1.0), (1.0, 1.0), (6.0, 6.0), (1000.0, 10.0)])
+def test_a_busy_machine_has_more_time(monkeypatch: pytest.MonkeyPatch, threads: float, times: float) -> None:
+    wanted = threads * (os.cpu_count() or 1)
+    # No test can make the machine that busy.
+    monkeypatch.setattr(os, "getloadavg", lambda: (wanted, 0.0, 0.0))
+
+    assert slowness() == times
 
 
 def test_an_unknown_version_is_refused_with_the_known_ones() -> None:

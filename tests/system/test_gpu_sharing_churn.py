@@ -17,7 +17,7 @@ from tests.system.api import DEFAULT_PODS, RUN_FOR, Api, Object
 from tests.system.bed import Bed
 from tests.system.shares import is_over, node_of
 from tests.system.sharing import Ground, SharingCluster, ground, sharer, whole
-from tests.system.waiting import eventually
+from tests.system.waiting import eventually, slowness
 
 ARRIVALS, KILLS = map(int, os.environ.get("LEEBOARD_GPU_CHURN", "150:3").split(":"))
 SEED = int(os.environ.get("LEEBOARD_GPU_CHURN_SEED", "6"))
@@ -117,7 +117,9 @@ class Churn:
             self._cluster.delete(*(one["metadata"]["name"] for one in run))
             if run:
                 last = time.monotonic()
-            assert time.monotonic() - last < SETTLED_WITHIN_S, f"wait in vain: {[self._state(one) for one in alive]}"
+            assert time.monotonic() - last < SETTLED_WITHIN_S * slowness(), (
+                f"wait in vain: {[self._state(one) for one in alive]}"
+            )
             threading.Event().wait(0.2)
         return left
 
