@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.view.kept_state import KeptState
 from app.view.page import Page
 from app.view.readers import ReadersRights
-from app.view.streams import Streams
+from app.view.streams import Source, Streams
 from app.web import problem, routes
 from app.web.asgi import BodyLimits
 from app.web.callers import Callers, RefusedError, refused
@@ -31,18 +31,6 @@ SAFE = {
     b"referrer-policy": b"no-referrer",
 }
 """Headers of every answer. The page loads nothing from elsewhere, and sets no cookies."""
-
-
-class Source(Protocol):
-    """The source of the frames."""
-
-    def want(self) -> None:
-        """Let frames come for some time."""
-        ...
-
-    async def fresh(self) -> bool:
-        """Return whether there is a state that is not old; wait for it for some seconds."""
-        ...
 
 
 class Elsewhere(Protocol):
@@ -64,7 +52,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
 ) -> FastAPI:
     """Build the app. `callers` authenticates readers; the page itself is open to everybody."""
     rights = ReadersRights(kept, callers)
-    streams = Streams(kept, rights, source.want)
+    streams = Streams(kept, rights, source)
     served: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
         "/": page.index,
         "/static/{path:path}": page.file,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -30,14 +31,26 @@ PIECE_BYTES = 64 << 10
 """So much is sent before the client has to read: a large state must not lie in memory once for each client."""
 
 
+class Source(Protocol):
+    """The source of the frames."""
+
+    def want(self) -> None:
+        """Let frames come for some time."""
+        ...
+
+    async def fresh(self) -> bool:
+        """Return whether there is a state that is not old; wait for it for some seconds."""
+        ...
+
+
 class Streams:
     """The open streams. A set of them counts against one limit."""
 
-    def __init__(self, kept: KeptState, rights: ReadersRights, want: Callable[[], None]) -> None:
-        """Start without streams. `want` lets frames come for longer than `COMMENT_EVERY_S`."""
+    def __init__(self, kept: KeptState, rights: ReadersRights, source: Source) -> None:
+        """Start without streams. `source` lets frames come for longer than `COMMENT_EVERY_S`."""
         self._kept = kept
         self._rights = rights
-        self._want = want
+        self._source = source
         self.open = 0
         """How many clients read now."""
 
@@ -59,11 +72,14 @@ class Streams:
         address = (scope.get("client") or ("", 0))[0]
         try:
             caller = await self._rights.caller(headers, address)
+            if not self._kept.tick:
+                # Rights are looked up in the namespaces of the state.
+                await self._source.fresh()
             picture = await self._rights.picture(caller)
         except RefusedError as error:
             await refusal(error)(scope, receive, send)
             return
-        client = _Client(self._kept, self._rights, headers, address, picture, self._want)
+        client = _Client(self._kept, self._rights, headers, address, picture, self._source.want)
         sending = asyncio.create_task(client.run(send, after))
         leaving = asyncio.create_task(_left(receive))
         try:
