@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from app.model.explanation import QueueStand, Why
@@ -13,6 +13,8 @@ from app.model.queue import Entitlement, Queue
 from app.model.reason import PHRASES, Refusal
 from app.model.resources import GPU_MILLI, UNLIMITED, Resources
 from app.model.sentence import EVERYTHING, Reader, told
+
+CONTINUE = "The value of the parameter `continue` that asks for the next page; absent on the last page."
 
 
 class Answer(BaseModel):
@@ -109,6 +111,7 @@ class QueueList(Object):
 
     kind: Literal["QueueList"] = "QueueList"
     items: tuple[QueueAnswer, ...]
+    next_page: str | None = Field(default=None, serialization_alias="continue", description=CONTINUE)
 
 
 class WhyAnswer(Answer):
@@ -165,12 +168,13 @@ class PodGroupAnswer(Answer):
 
 
 class PodGroupList(Object):
-    """The PodGroups that wait, in the order of the input."""
+    """The PodGroups that wait; pages of them are in no particular order."""
 
     kind: Literal["PodGroupList"] = "PodGroupList"
     items: tuple[PodGroupAnswer, ...]
     incomplete: str | None = None
     """Why the list may be incomplete; absent when the list is complete."""
+    next_page: str | None = Field(default=None, serialization_alias="continue", description=CONTINUE)
 
 
 class PodAnswer(Object):

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from typing import Literal, Self
 
+from pydantic import Field
+
 from app.model import links
 from app.model.device import Device, Health
 from app.model.layout import Layout
 from app.model.occupancy import ClaimDevice, ClaimHolder, DeviceUse, NodeUse, Occupant, SharedUse
 from app.model.sentence import EVERYTHING, Reader
-from app.web.answers import Answer, Object, elsewhere
+from app.web.answers import CONTINUE, Answer, Object, elsewhere
 
 
 class OccupantAnswer(Answer):
@@ -250,6 +252,7 @@ class GpuNodeList(Object):
     items: tuple[GpuNodeAnswer, ...]
     incomplete: str | None = None
     """Why the list may be incomplete; absent when the list is complete."""
+    next_page: str | None = Field(default=None, serialization_alias="continue", description=CONTINUE)
 
 
 class GpuNodeDetail(GpuNodeAnswer, Object):

@@ -1,31 +1,36 @@
 """The operations listener: health, metrics, the read API and the page. It changes no state and decides nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from prometheus_client.exposition import choose_encoder
 from starlette.middleware import Middleware
 
-from app.model.explanation import Explanation, Subject, Unknown
-from app.model.names import NodeName
+from app.model.explanation import Explanation, QueueStand, Subject, Unknown
+from app.model.names import NodeName, QueueName
 from app.model.occupancy import NodeUse
 from app.model.pod import Pod
+from app.model.queue import MOST_LEVELS
 from app.model.reason import Refusal
 from app.model.sentence import Reader
 from app.telemetry import Metrics
-from app.web import health, routes
-from app.web.answers import Answer, PodAnswer, PodGroupAnswer, PodGroupList, Problem, QueueAnswer, QueueList, WhyAnswer
+from app.web import health, problem, routes
+from app.web.answers import PodAnswer, PodGroupAnswer, PodGroupList, Problem, QueueAnswer, QueueList, WhyAnswer
 from app.web.asgi import OPERATIONS_LIMITS, BodyLimits
 from app.web.callers import METRICS, PODS, QUEUES, Caller, Callers, Guarded, RefusedError, refused
 from app.web.gpu_answers import GpuNodeAnswer, GpuNodeDetail, GpuNodeList, namespaces_of
 from app.web.health import Pulse, Ready
+from app.web.lists import each_of, listed
 from app.web.page import page_routes
+from app.web.paging import MOST, Veil, page
+from app.web.parameters import takes_only
 from app.web.scrape import Counts, scrape
+from app.web.view_document import with_view
 from app.web.visits import Asks, OnTheSpot
 from app.web.why_answers import ExplanationAnswer
 
@@ -43,13 +48,12 @@ NO_NAMESPACE = "you may not list pods in namespace {namespace}; ask for the Clus
 
 MORE_NODES = "There are more nodes than this answer can show: {cause}"
 
-PAUSE_EVERY = 100
-"""After this many items of a list, other tasks get a turn."""
 NODES_AT_ONCE = 8
 """How many nodes one question to the main loop covers."""
-PART_BYTES = 256 << 10
-"""The size of one part of a list that is sent in parts."""
-JSON = "application/json"
+
+ANY_QUEUE = QueueName("")
+Limit = Annotated[int | None, Query(ge=1, le=MOST, description="The most items of one page; all without it.")]
+After = Annotated[str, Query(alias="continue", max_length=300, description="Where the page begins, as an answer said.")]
 
 
 class PodFacts(Protocol):
@@ -119,6 +123,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
         limits, page_routes(), middleware=guarded, title="Leeboard", version="v1alpha1", openapi_url="/openapi.json"
     )
     app.add_exception_handler(RefusedError, refused)
+    app.add_exception_handler(RequestValidationError, _misread)
     health.add_routes(app, ready or inspect, pulse)
     app.add_route(
         "/metrics", _metrics(metrics, inspect, ready or inspect, main), methods=["GET"], include_in_schema=False
@@ -127,7 +132,31 @@ def application(  # noqa: PLR0913 # collaborators come in here
     _add_queues(app, inspect, main)
     _add_workloads(app, inspect, main)
     _add_gpus(app, inspect, main)
+    own = app.openapi
+    app.openapi = lambda: with_view(own())  # type: ignore[method-assign] # as FastAPI's manual says
     return app
+
+
+async def _misread(_request: Request, error: Exception) -> Response:
+    """Say which parameter has a value that cannot be used."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    return problem.response(HTTPStatus.BAD_REQUEST, f"{first['loc'][-1]}: {first['msg']}")
+
+
+def _below(stands: Sequence[QueueStand], name: QueueName) -> Sequence[QueueStand]:
+    """Return a queue and the queues below it; all without a name."""
+    parents = {stand.queue.name: stand.queue.parent for stand in stands}
+
+    def is_below(each: QueueName | None) -> bool:
+        for _ in range(MOST_LEVELS):
+            if each is None or each == name:
+                break
+            each = parents.get(each)
+        return each == name
+
+    return [stand for stand in stands if is_below(stand.queue.name)] if name else stands
 
 
 def _metrics(metrics: Metrics, counts: Counts, ready: Ready, main: Asks) -> Callable[[Request], Awaitable[Response]]:
@@ -148,17 +177,23 @@ def _metrics(metrics: Metrics, counts: Counts, ready: Ready, main: Asks) -> Call
 
 
 def _add_queues(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
-    @app.get("/api/v1/queues", response_model=QueueList)
-    async def list_queues(request: Request) -> Response:
-        """List every queue with its deserved amount, fair share, allocation and requests."""
+    @app.get("/api/v1/queues", response_model=QueueList, dependencies=[takes_only("queue", "limit", "continue")])
+    async def list_queues(
+        request: Request, queue: QueueName = ANY_QUEUE, limit: Limit = None, after: After = ""
+    ) -> Response:
+        """List every queue with its deserved amount, fair share, allocation and requests.
+
+        `queue` names one queue, which is listed with the queues below it.
+        """
         if not await _caller(request).may(QUEUES):
             raise HTTPException(HTTPStatus.FORBIDDEN, NO_QUEUES)
         stands = await asyncio.to_thread(await main.ask(inspect.queue_stands))
-        return await _listed(lambda: QueueList(items=()), _each(map(QueueAnswer.of, stands)))
+        stands, following = page(_below(stands, queue), lambda one: one.queue.name, limit=limit, after=after)
+        return await listed(lambda: QueueList(items=(), next_page=following), each_of(map(QueueAnswer.of, stands)))
 
 
 def _add_workloads(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
-    @app.get("/api/v1/why/{namespace}/{name}", responses={404: {"model": Problem}})
+    @app.get("/api/v1/why/{namespace}/{name}", responses={404: {"model": Problem}}, dependencies=[takes_only("kind")])
     async def explain(request: Request, namespace: str, name: str, kind: str = "") -> ExplanationAnswer:
         """Explain the state of a pod or a PodGroup. `kind` is pod, podgroup, workload or empty."""
         reader, subject = await _reader_of(request, namespace), _subject(kind)
@@ -167,15 +202,33 @@ def _add_workloads(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
             raise HTTPException(HTTPStatus.NOT_FOUND, told.sentence)
         return ExplanationAnswer.of(told, reader)
 
-    @app.get("/api/v1/podgroups", response_model=PodGroupList)
-    async def list_waiting_podgroups(request: Request) -> Response:
-        """List the PodGroups that wait, each with its reason."""
-        groups = await main.ask(inspect.waiting)
-        reader = await _caller(request).reader(group.key.namespace for group, _ in groups)
-        answers = (PodGroupAnswer.of(group, refusal, reader) for group, refusal in groups)
-        return await _listed(lambda: PodGroupList(items=(), incomplete=reader.unknown or None), _each(answers))
+    veil = Veil()
 
-    @app.get("/api/v1/pods/{namespace}/{name}", responses={404: {"model": Problem}})
+    @app.get(
+        "/api/v1/podgroups",
+        response_model=PodGroupList,
+        dependencies=[takes_only("namespace", "queue", "limit", "continue")],
+    )
+    async def list_waiting_podgroups(
+        request: Request, namespace: str = "", queue: QueueName = ANY_QUEUE, limit: Limit = None, after: After = ""
+    ) -> Response:
+        """List the PodGroups that wait, each with its reason: all, or those of a namespace, a queue or both."""
+        groups = await main.ask(inspect.waiting)
+        if namespace:
+            await _reader_of(request, namespace)
+            groups = [one for one in groups if one[0].key.namespace == namespace]
+        if queue:
+            groups = [one for one in groups if one[0].queue == queue]
+        groups, following = page(groups, lambda one: veil.key(repr(one[0].key)), limit=limit, after=veil.check(after))
+        reader = await _caller(request).reader(group.key.namespace for group, _ in groups)
+        if queue and not await _caller(request).may(QUEUES):
+            # Which PodGroups of others are in a queue is not shown to those who may not see queues.
+            groups = [one for one in groups if reader.sees(one[0].key.namespace)]
+        answers = (PodGroupAnswer.of(group, refusal, reader) for group, refusal in groups)
+        around = PodGroupList(items=(), incomplete=reader.unknown or None, next_page=following)
+        return await listed(lambda: around, each_of(answers))
+
+    @app.get("/api/v1/pods/{namespace}/{name}", responses={404: {"model": Problem}}, dependencies=[takes_only()])
     async def explain_pod(request: Request, namespace: str, name: str) -> PodAnswer:
         """Return what is known of one pod, and why it waits."""
         reader = await _reader_of(request, namespace)
@@ -186,14 +239,17 @@ def _add_workloads(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
 
 
 def _add_gpus(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
-    @app.get("/api/v1/gpus", response_model=GpuNodeList)
-    async def list_gpus(request: Request) -> Response:
+    @app.get("/api/v1/gpus", response_model=GpuNodeList, dependencies=[takes_only("limit", "continue")])
+    async def list_gpus(request: Request, limit: Limit = None, after: After = "") -> Response:
         """List the GPUs of every node with an agent's report, and the pods on them."""
         missing: list[str] = []
-        items = _answers(_seen(inspect, main, _caller(request)), missing)
-        return await _listed(lambda: GpuNodeList(items=(), incomplete=missing[-1] if missing else None), items)
+        names, following = page(await main.ask(inspect.gpu_nodes), str, limit=limit, after=after)
+        items = _answers(_seen(names, inspect, main, _caller(request)), missing)
+        return await listed(
+            lambda: GpuNodeList(items=(), incomplete=missing[-1] if missing else None, next_page=following), items
+        )
 
-    @app.get("/api/v1/gpus/{node}", responses={404: {"model": Problem}})
+    @app.get("/api/v1/gpus/{node}", responses={404: {"model": Problem}}, dependencies=[takes_only()])
     async def show_gpus(request: Request, node: str) -> GpuNodeDetail:
         """Return the GPUs of one node, the pods on them, and the links between them."""
         use = await main.ask(lambda: inspect.gpu_node(NodeName(node)))
@@ -202,13 +258,14 @@ def _add_gpus(app: FastAPI, inspect: ReadApi, main: Asks) -> None:
         return GpuNodeDetail.detailed(use, await _caller(request).reader(namespaces_of(use)))
 
 
-async def _seen(inspect: ReadApi, main: Asks, caller: Caller) -> AsyncIterator[tuple[Sequence[NodeUse], Reader]]:
+async def _seen(
+    names: Sequence[NodeName], inspect: ReadApi, main: Asks, caller: Caller
+) -> AsyncIterator[tuple[Sequence[NodeUse], Reader]]:
     """Yield the GPUs of a few nodes at a time, with the reader of them: 40,000 devices take more than a second."""
 
     def uses_of(names: Sequence[NodeName]) -> list[NodeUse]:
         return [use for name in names if (use := inspect.gpu_node(name)) is not None]
 
-    names = await main.ask(inspect.gpu_nodes)
     for first in range(0, len(names), NODES_AT_ONCE):
         uses = await main.ask(partial(uses_of, names[first : first + NODES_AT_ONCE]))
         yield uses, await caller.reader(namespace for use in uses for namespace in namespaces_of(use))
@@ -243,50 +300,6 @@ async def _reader_of(request: Request, namespace: str) -> Reader:
     if not reader.sees(namespace):
         raise HTTPException(HTTPStatus.FORBIDDEN, NO_NAMESPACE.format(namespace=namespace))
     return reader
-
-
-async def _each(answers: Iterable[Answer]) -> AsyncIterator[Answer]:
-    for number, answer in enumerate(answers, start=1):
-        yield answer
-        if number % PAUSE_EVERY == 0:
-            await asyncio.sleep(0)
-
-
-async def _listed(around: Callable[[], Answer], items: AsyncIterator[Answer]) -> Response:
-    """Answer with a list. Send a long list in parts, so that a slow client holds only one part in memory.
-
-    `around` is the answer without its items. Its fields after the items are evaluated at the end.
-    """
-    parts = _parts(around, items)
-    first = await anext(parts)
-    second = await anext(parts, None)
-    if second is None:
-        return Response(first, media_type=JSON)
-
-    async def all_parts() -> AsyncIterator[str]:
-        yield first
-        yield second
-        async for part in parts:
-            yield part
-
-    return StreamingResponse(all_parts(), media_type=JSON)
-
-
-async def _parts(around: Callable[[], Answer], items: AsyncIterator[Answer]) -> AsyncIterator[str]:
-    before, _, _ = _written(around()).partition("[]")
-    part, comma = f"{before}[", ""
-    async for item in items:
-        if len(part) > PART_BYTES:
-            yield part
-            part = ""
-        part += comma + item.model_dump_json(by_alias=True)
-        comma = ","
-    _, _, after = _written(around()).partition("[]")
-    yield f"{part}]{after}"
-
-
-def _written(around: Answer) -> str:
-    return around.model_dump_json(by_alias=True, exclude_none=True)
 
 
 def _subject(kind: str) -> Subject | None:

@@ -16,7 +16,7 @@ from app.model.rights import Right, User
 from app.model.seam import UnavailableError
 from app.model.sentence import Name, say
 from app.telemetry import Metrics
-from app.web import callers, operations
+from app.web import callers, lists, operations
 from app.web.callers import METRICS, PODS, QUEUES, Nobody, Reviewed
 from app.web.visits import OnTheSpot
 from tests.given import group
@@ -312,7 +312,7 @@ async def test_a_list_of_gpus_fails_with_a_message_before_anything_was_sent(answ
 async def test_a_list_of_gpus_ends_with_a_message_when_the_api_server_fails_in_the_middle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(operations, "PART_BYTES", 1)
+    monkeypatch.setattr(lists, "PART_BYTES", 1)
     async with answering(Authority(TENANT, fails_after=10), nodes(20)) as served, httpx.AsyncClient() as client:
         address = f"http://127.0.0.1:{served.port}/api/v1/gpus"
         reply = await client.get(address, headers={"Authorization": "Bearer tenant"})

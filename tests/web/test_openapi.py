@@ -10,11 +10,14 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from app.model.admission import Undecided
+from app.model.live import TABLES
 from app.model.question import Failed, FilterAnswer, Refused
 from app.model.reason import Reason
 from app.telemetry import Metrics, Verb
-from app.web import admission, webhooks
-from tests.web.fakes import FakeExtender
+from app.web import admission, operations, webhooks
+from app.web.callers import Anybody
+from app.web.view_document import COLUMNS
+from tests.web.fakes import FakeExtender, FakeInspect, FakePulse
 from tests.web.served import post, serving
 from tests.web.test_admission import FakeAdmission
 from tests.web.test_webhooks import PREEMPT
@@ -132,3 +135,15 @@ async def test_a_review_that_cannot_be_decided_is_answered_in_the_shape_of_a_pro
         for path, request in asked:
             reply = await served.ask(post(path, orjson.dumps(request)))
             assert (reply.status, of_call(path, 503, request, reply.json)) == (503, ([], []))
+
+
+def test_the_read_api_describes_the_state_with_every_column_and_the_stream() -> None:
+    app = operations.application(FakeInspect(), Metrics(), FakePulse(), callers=Anybody())
+    paths = app.openapi()["paths"]
+
+    state = paths["/api/v1/state"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    tables = state["properties"]["tables"]["properties"]
+    assert {name: tuple(columns) for name, columns in COLUMNS.items()} == TABLES
+    assert {name: tuple(one["properties"]["columns"]["items"]["enum"]) for name, one in tables.items()} == TABLES
+    assert "text/event-stream" in paths["/api/v1/stream"]["get"]["responses"]["200"]["content"]
+    assert "/api/v1/queues" in paths

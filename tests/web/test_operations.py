@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from prometheus_client.metrics_core import Metric
@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from app.model.explanation import QueueStand
-from app.model.names import NodeName
+from app.model.names import NodeName, QueueName
 from app.model.question import Check
-from app.model.queue import Entitlement
+from app.model.queue import Entitlement, Queue
 from app.model.reason import Reason, Refusal
 from app.model.resources import UNLIMITED, Resources
 from app.telemetry import CallOutcome, Metrics, Verb
@@ -333,5 +333,54 @@ async def test_openapi_describes_only_the_read_api() -> None:
         "/api/v1/podgroups",
         "/api/v1/pods/{namespace}/{name}",
         "/api/v1/queues",
+        "/api/v1/state",
+        "/api/v1/stream",
         "/api/v1/why/{namespace}/{name}",
+        "/version",
     ]
+
+
+# -- pages and parameters
+
+
+@pytest.mark.parametrize("path", ["queues", "podgroups", "gpus", "gpus/n", "pods/a/b", "why/a/b"])
+async def test_an_unknown_parameter_is_refused_with_the_names_that_exist(path: str) -> None:
+    reply = await asked(f"/api/v1/{path}?namespaces=x")
+    assert reply.status == 400
+    assert b"unknown parameter 'namespaces'; it takes " in reply.body
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many", "100000000"])
+async def test_a_limit_that_cannot_be_used_is_refused(limit: str) -> None:
+    assert (await asked(f"/api/v1/podgroups?limit={limit}")).status == 400
+
+
+async def test_pages_have_each_podgroup_once_although_others_come_and_go() -> None:
+    groups = [(group(pod(f"g-{number}")), None) for number in range(7)]
+    inspect, met, after = FakeInspect(groups=groups), list[str](), ""
+    app = operations.application(inspect, Metrics(), FakePulse(), callers=Anybody())
+    async with serving(app) as served:
+        while True:
+            path = f"/api/v1/podgroups?limit=2&continue={after}"
+            answer: Any = (await served.ask(get(path))).json
+            met += [each["name"] for each in answer["items"]]
+            if "continue" not in answer:
+                break
+            after = answer["continue"]
+            inspect.groups = [one for one in inspect.groups if one[0].name != met[0]]
+        old = await served.ask(get("/api/v1/podgroups?continue=0123-4567"))
+    assert sorted(met) == [f"g-{number}" for number in range(7)]
+    assert old.status == 410
+
+
+async def test_a_queue_is_listed_with_those_below_it() -> None:
+    names = [("a", None), ("b", "a"), ("c", "b"), ("d", None)]
+    stands = [QueueStand(queue=Queue(name=QueueName(name), parent=QueueName(up) if up else None)) for name, up in names]
+    app = operations.application(FakeInspect(stands=stands), Metrics(), FakePulse(), callers=Anybody())
+    async with serving(app) as served:
+        below: Any = (await served.ask(get("/api/v1/queues?queue=b"))).json
+        first: Any = (await served.ask(get("/api/v1/queues?limit=3"))).json
+        second: Any = (await served.ask(get(f"/api/v1/queues?limit=3&continue={first['continue']}"))).json
+    assert [one["name"] for one in below["items"]] == ["b", "c"]
+    assert [one["name"] for one in first["items"] + second["items"]] == ["a", "b", "c", "d"]
+    assert "continue" not in second
