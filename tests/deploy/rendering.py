@@ -36,6 +36,8 @@ THE_CHARTS_OWN = frozenset(
         "webhook_tls_dir",
         "operations_host",
         "operations_port",
+        "view_host",
+        "view_port",
         "admission_host",
         "admission_port",
         "admission_tls_dir",

@@ -198,6 +198,7 @@ OTHERS: Mapping[str, object] = {
     "ports.operations": 1,
     "ports.probes": 1,
     "ports.admission": 1,
+    "view.enabled": True,
     "crds.install": False,
     "priorityClasses.create": False,
     "defaultQueue.create": True,
@@ -216,6 +217,8 @@ OTHERS: Mapping[str, object] = {
 """Values whose effect other tests assert."""
 
 ONLY_WITH: Mapping[str, tuple[object, dict[str, Any]]] = {
+    "ports.view": (1, {"view": {"enabled": True}}),
+    "view.servicePort": (1, {"view": {"enabled": True}}),
     "recording.sizeMiB": (100, {"recording": {"enabled": True}}),
     "security.exemptNamespaces": (["a"], {"security": {"profile": "secure"}}),
     "security.openQueues": (["a"], {"security": {"profile": "secure"}}),

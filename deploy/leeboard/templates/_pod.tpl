@@ -85,6 +85,10 @@ imagePullSecrets:
 {{- if .Values.security.anonymousReads }}
 - {name: LEEBOARD_ANONYMOUS_READS, value: "true"}
 {{- end }}
+{{- if .Values.view.enabled }}
+- {name: LEEBOARD_VIEW_HOST, value: "::"}
+- {name: LEEBOARD_VIEW_PORT, value: {{ .Values.ports.view | quote }}}
+{{- end }}
 - {name: LEEBOARD_PROBE_HOST, value: "::"}
 - {name: LEEBOARD_PROBE_PORT, value: {{ .Values.ports.probes | quote }}}
 {{- if include "leeboard.admission" . }}
@@ -211,6 +215,9 @@ spec:
       ports:
         - {name: operations, containerPort: {{ .Values.ports.operations }}}
         - {name: probes, containerPort: {{ .Values.ports.probes }}}
+        {{- if .Values.view.enabled }}
+        - {name: view, containerPort: {{ .Values.ports.view }}}
+        {{- end }}
         {{- if include "leeboard.admission" . }}
         - {name: admission, containerPort: {{ .Values.ports.admission }}}
         {{- end }}
