@@ -25,7 +25,6 @@ from app.cluster.encode.status_fields import (
     MOST_CONDITIONS,
     VOLATILE,
     GroupTotals,
-    invalid_pod_group_status,
     pod_group_status,
     queue_status,
 )
@@ -153,7 +152,7 @@ def _status(*examples: RawObject) -> Cut:
 _QUEUE_STATUS = _status(
     queue_status(NOBODYS_QUEUE, Share(), [QueueName("child")], now="", past=NO_USAGE),
 )
-_GROUP_STATUS = _status(pod_group_status(NO_PODS, NO_ROOM, now=""), invalid_pod_group_status("", now=""))
+_GROUP_STATUS = _status(pod_group_status(NO_PODS, NO_ROOM, now=""))
 
 _ENTITLEMENT = fields(texts("quota", "limit", "overQuotaWeight"))
 _QUEUE = fields(

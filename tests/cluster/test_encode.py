@@ -118,6 +118,10 @@ def test_the_status_of_a_podgroup_shows_what_it_holds_and_why_the_rest_is_pendin
     said = {"reason": "OverLimit", "message": "q is at its limit."}
 
     assert status_fields.pod_group_status(STANDING, refusal, now=NOW) == {
+        "conditions": [
+            condition("Valid", "True", "Valid"),
+            condition("Scheduled", "False", "OverLimit", "q is at its limit."),
+        ],
         "phase": "Pending",
         "running": 1,
         "pending": 1,
@@ -180,10 +184,29 @@ def test_the_status_of_a_podgroup_that_a_queue_refuses_has_the_numbers_of_the_qu
 
 
 def test_the_status_of_an_unusable_podgroup_shows_the_error() -> None:
-    bad, good = (status_fields.invalid_pod_group_status(problem, now=NOW) for problem in ("spec.minMember is -1", ""))
+    bad, good = (
+        status_fields.pod_group_status(STANDING, None, problem=problem, now=NOW)["conditions"][0]
+        for problem in ("spec.minMember is -1", "")
+    )
 
-    assert bad == {"conditions": [condition("Valid", "False", "PodGroupIsInvalid", "spec.minMember is -1")]}
-    assert good == {"conditions": [condition("Valid", "True", "Valid")]}
+    assert bad == condition("Valid", "False", "PodGroupIsInvalid", "spec.minMember is -1")
+    assert good == condition("Valid", "True", "Valid")
+
+
+def test_a_podgroup_is_scheduled_when_enough_pods_have_their_node() -> None:
+    def scheduled(phase: str) -> object:
+        return status_fields.pod_group_status(replace(STANDING, phase=phase), None, now=NOW)["conditions"][1]
+
+    assert scheduled(status_fields.RUNNING) == condition("Scheduled", "True", "Scheduled")
+    assert scheduled("Pending") == condition("Scheduled", "False", "Pending")
+
+
+def test_a_running_podgroup_stays_scheduled_while_further_pods_wait() -> None:
+    refusal = Refusal(reason=Reason.OVER_LIMIT, sentence="q is at its limit.")
+    status = status_fields.pod_group_status(replace(STANDING, phase=status_fields.RUNNING), refusal, now=NOW)
+
+    assert status["conditions"][1] == condition("Scheduled", "True", "Scheduled")
+    assert status["schedulingConditions"]
 
 
 @pytest.mark.parametrize(
@@ -234,8 +257,10 @@ def without_times(value: object) -> object:
 
 
 def test_a_condition_keeps_the_time_of_its_last_transition() -> None:
-    bad, worse, good = (status_fields.invalid_pod_group_status(problem, now=LATER) for problem in ("bad", "worse", ""))
-    said = status_fields.invalid_pod_group_status("bad", now=NOW)
+    bad, worse, good = (
+        status_fields.pod_group_status(STANDING, None, problem=problem, now=LATER) for problem in ("bad", "worse", "")
+    )
+    said = status_fields.pod_group_status(STANDING, None, problem="bad", now=NOW)
 
     times = [
         status_fields.with_times_of(status, said)["conditions"][0]["lastTransitionTime"]

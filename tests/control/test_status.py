@@ -133,9 +133,10 @@ async def test_an_owner_gets_the_error_of_a_podgroup() -> None:
         world.cluster.patch(Ref(resource=Resource.POD_GROUPS, namespace="q", name="gang"), {"spec": {"minMember": "x"}})
         await passes(SETTLED_S)
 
-        (condition,) = said(world.cluster, Resource.POD_GROUPS, "gang")["conditions"]
+        condition, scheduled = said(world.cluster, Resource.POD_GROUPS, "gang")["conditions"]
 
         assert (condition["status"], condition["reason"]) == ("False", "PodGroupIsInvalid")
+        assert (scheduled["status"], scheduled["reason"]) == ("False", "PodGroupIsInvalid")
         assert "minMember" in condition["message"]
 
 

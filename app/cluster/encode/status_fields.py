@@ -71,6 +71,10 @@ def usage(past: Tally) -> RawObject:
     }
 
 
+RUNNING = "Running"
+"""The phase of a PodGroup whose pods that start together have all got their node."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTotals:
     """What the pods of a PodGroup hold and request, and how many there are."""
@@ -79,16 +83,23 @@ class GroupTotals:
     requested: Resources
     non_preemptible: Resources
     phase: str
-    """Pending, Running or Suspended."""
+    """Pending, Suspended, or `RUNNING`."""
     running: int
     pending: int
 
 
 def pod_group_status(
-    standing: GroupTotals, refusal: Refusal | None, *, now: str, reader: Reader = EVERYBODY
+    standing: GroupTotals, refusal: Refusal | None, *, problem: str = "", now: str, reader: Reader = EVERYBODY
 ) -> RawObject:
-    """Return the status of a PodGroup for this reader; `refusal` is why its pods are pending, None when none are."""
+    """Return the status of a PodGroup for this reader; `refusal` is why its pods are pending, None when none are.
+
+    `problem` tells the owner of an unusable PodGroup what is wrong with it.
+    """
     return {
+        "conditions": [
+            _condition("Valid", not problem, "PodGroupIsInvalid", problem, now=now),
+            _scheduled(standing, refusal, reader, now),
+        ],
         "phase": standing.phase,
         "running": standing.running,
         "pending": standing.pending,
@@ -99,11 +110,6 @@ def pod_group_status(
         },
         "schedulingConditions": [] if refusal is None else [_scheduling_condition(refusal, reader, now)],
     }
-
-
-def invalid_pod_group_status(problem: str, *, now: str) -> RawObject:
-    """Return the condition that tells the owner of an unusable PodGroup what is wrong with it."""
-    return {"conditions": [_condition("Valid", not problem, "PodGroupIsInvalid", problem, now=now)]}
 
 
 INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
@@ -180,6 +186,14 @@ def _condition(kind: str, holds: object, reason: str, message: str, *, now: str)
         "message": message,
         "lastTransitionTime": now,
     }
+
+
+def _scheduled(standing: GroupTotals, refusal: Refusal | None, reader: Reader, now: str) -> RawObject:
+    """Return the condition on which programs wait that know nothing of KAI: whether enough pods have their node."""
+    if standing.phase == RUNNING:
+        return _condition("Scheduled", holds=True, reason="Scheduled", message="", now=now)
+    reason, message = ("Pending", "") if refusal is None else (refusal.reason.value, told(refusal.sentence, reader))
+    return _condition("Scheduled", holds=False, reason=reason, message=message, now=now)
 
 
 def _scheduling_condition(refusal: Refusal, reader: Reader, now: str) -> RawObject:

@@ -180,8 +180,9 @@ class Status:
 
     def _pod_group(self, spec: GroupSpec, refusal: Refusal | None) -> RawObject:
         reader = tenant(spec.key.namespace)
-        status = status_fields.pod_group_status(self._standing(spec), refusal, reader=reader, now=self._now())
-        return status | status_fields.invalid_pod_group_status(spec.problem, now=self._now())
+        return status_fields.pod_group_status(
+            self._standing(spec), refusal, problem=spec.problem, reader=reader, now=self._now()
+        )
 
     def _native_group(self, target: _Target, key: GroupKey, refusal: Refusal | None) -> RawObject | None:
         """Return the status of a native PodGroup; None when there is nothing to tell, or others tell it."""
@@ -210,7 +211,7 @@ class Status:
 
     def _phase(self, spec: GroupSpec, bound: int) -> str:
         if bound and not self._cache.groups.progress.owes(spec.key):
-            return "Running"
+            return status_fields.RUNNING
         return "Suspended" if spec.suspended else "Pending"
 
     # Writing --------------------------------------------------------------------------------------------------------
