@@ -22,7 +22,7 @@ def test_there_is_no_view_unless_it_is_asked_for() -> None:
 
 
 def test_the_view_has_a_port_a_service_and_the_peers_of_operations() -> None:
-    peers = [{"namespaceSelector": {}}]
+    peers: list[Object] = [{"namespaceSelector": {}}]
     values: dict[str, Any] = {"view": {"enabled": True, "servicePort": 8000}, "ports": {"view": 18082}}
     items = objects(rendered(**values, networkPolicy={"operationsFrom": peers}))
 
