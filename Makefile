@@ -33,7 +33,7 @@ OLDER_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds queues_and_ga
 IN_PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster bench-philly simulate manifests vendor image lock clean
+.PHONY: help run test unit test-versions cluster check house fmt bench bench-placement bench-scale bench-webhooks bench-hostile bench-cluster bench-philly simulate manifests vendor image plugin lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,12 @@ vendor: $(INSTALLED) ## take the page's libraries from the npm registry again (n
 image: ## build the image (ENGINE=podman IMAGE=registry.example.com/leeboard:0.1.0)
 	$(ENGINE) build --tag $(IMAGE) .
 
+plugin: ## build the kubectl plugin for this platform, with an interpreter, and krew's manifest for it, in build/
+	$(PYTHON) -m venv build/plugin
+	build/plugin/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/krew/requirements.lock
+	build/plugin/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation .
+	build/plugin/bin/python -m tests.deploy.plugin_archive
+
 lock: ## resolve the dependencies of pyproject.toml again
 	$(PYTHON) -m venv $(VENV)/locking
 	$(VENV)/locking/bin/python -m pip install --quiet uv
@@ -119,6 +125,9 @@ lock: ## resolve the dependencies of pyproject.toml again
 	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile --group load --constraint requirements.lock \
 		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade \
 		--custom-compile-command "make lock" --output-file loadtest/requirements.lock --quiet
+	PIP_FIND_LINKS= UV_FIND_LINKS= $(VENV)/locking/bin/uv pip compile pyproject.toml --group plugin --constraint requirements.lock \
+		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade \
+		--custom-compile-command "make lock" --output-file deploy/krew/requirements.lock --quiet
 	rm -rf $(VENV)/locking
 
 clean: ## remove everything that the targets above have made

@@ -27,11 +27,15 @@ SUMMARIES = {
 }
 """Every command and its first line of help. The module and the function have the command's name."""
 
+OF_THE_SERVICE = frozenset({"agent", "demo", "doctor", "replay", "serve"})
+"""The commands that need the libraries of the service."""
+
 NAMED_OTHERWISE = {"open": "open_page"}
 """The module and the function of a command whose name means something else in Python."""
 
 PLUGIN = "kubectl-leeboard"
-"""The name of the program that kubectl runs as `kubectl leeboard`."""
+COMPLETER = "kubectl_complete-leeboard"
+"""The names of the programs that kubectl runs as `kubectl leeboard`, and to complete its arguments."""
 
 
 class UnusableKubeconfigError(click.ClickException):
@@ -57,10 +61,13 @@ class LazyGroup(click.Group):
         try:
             command: click.Command = getattr(import_module(f"app.cli.{name}"), name)
         except ModuleNotFoundError as error:
-            if (error.name or "app").partition(".")[0] == "app":
+            # The archive of the kubectl plugin has only the modules of commands for people.
+            is_left_out = error.name == f"app.cli.{name}"
+            if not is_left_out and (error.name or "app").partition(".")[0] == "app":
                 raise
+            missing = "" if is_left_out else f", and {error.name} is not installed"
             raise click.ClickException(
-                f"`{cmd_name}` needs the libraries of the service, and {error.name} is not installed; install them with"
+                f"`{cmd_name}` needs the libraries of the service{missing}; install them with"
                 " `pip install 'leeboard[server]'`"
             ) from error
         return command
@@ -106,6 +113,10 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the program under the name by which it was called."""
+    """Run the program under the name by which it was called: its own, or one of those that kubectl calls."""
     called = PurePath(sys.argv[0]).stem
-    main(prog_name="kubectl leeboard" if called == PLUGIN else "leeboard")
+    if called == COMPLETER:
+        completion = import_module("app.cli.completion")
+        completion.complete_for_kubectl(sys.argv[1:])
+    else:
+        main(prog_name="kubectl leeboard" if called == PLUGIN else "leeboard")

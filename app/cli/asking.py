@@ -126,9 +126,9 @@ class Reach:
         except ReachError as error:
             if found is not None:
                 return found | {"incomplete": f"Only what Kubernetes objects say: {error}"}, found
-            if refused is None or isinstance(error, NoSuchObjectError):
+            if refused is None or str(error) == str(refused) or isinstance(error, NoSuchObjectError):
                 raise
-            raise type(refused)(f"{refused}. More than that only the service knows: {error}") from error
+            raise type(refused)(f"{refused}; and the service: {error}") from error
 
     def _direct(self, url: str) -> DirectWay:
         return DirectWay(

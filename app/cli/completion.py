@@ -1,11 +1,11 @@
 """`leeboard completion`: completion in a shell, and for `kubectl leeboard`."""
 
-import sys
+from collections.abc import Sequence
 
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from app.cli import PLUGIN, main
+from app.cli import COMPLETER, PLUGIN, main
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_LEEBOARD_COMPLETE"
@@ -13,8 +13,8 @@ NO_FILES = 4
 """The directive of kubectl's protocol after which the shell does not offer names of files."""
 
 PLUGIN_NOTE = f"""\
-# Completion of `kubectl leeboard` is kubectl's own work: it runs kubectl_complete-leeboard, which must be on the PATH
-# beside {PLUGIN}. Load kubectl's completion with `kubectl completion`.
+# Completion of `kubectl leeboard` is kubectl's own work: it runs {COMPLETER}, which must be on the PATH.
+# Where there is only {PLUGIN}, make a link to it with that name. Load `kubectl completion` for kubectl itself.
 """
 
 
@@ -39,9 +39,9 @@ def completion(shell: str) -> None:
     click.echo(script if click.get_current_context().find_root().info_name == "leeboard" else PLUGIN_NOTE + script)
 
 
-def complete_for_kubectl() -> None:
+def complete_for_kubectl(arguments: Sequence[str]) -> None:
     """Answer kubectl's question: the arguments so far, and the beginning of the next. One completion a line."""
-    *given, incomplete = sys.argv[1:] or [""]
+    *given, incomplete = arguments or [""]
     found = ShellComplete(main, {}, "kubectl leeboard", VARIABLE).get_completions(given, incomplete)
     for item in found:
         click.echo(f"{item.value}\t{item.help}" if item.help else item.value)

@@ -42,13 +42,13 @@ Which of them is best for this pod? (Scores from 0 to 10: the fullest node that 
 
   {prioritize}
 
-How much does each queue hold, and how much is its share? (Or `leeboard queues`. /api/v1/podgroups lists the PodGroups
-that wait; `leeboard why NAMESPACE/NAME` says why.)
+How much does each queue hold, and how much is its share? (Or `leeboard queues --server {operations}`, and `top`,
+`pending -A` and `why NAMESPACE/NAME` in the same way.)
 
   {queues}
 
-Which pods are on which GPU, and how full is it? (Or `leeboard gpus`; `leeboard gpus NODE` shows the node's devices,
-pods and links.)
+Which pods are on which GPU, and how full is it? (Or `leeboard gpus --server {operations}`; `gpus NODE` shows the
+node's devices, pods and links.)
 
   {gpus}
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
+from time import monotonic
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,6 +17,8 @@ Object = dict[str, Any]
 
 JSON = {"Accept": "application/json"}
 LONGEST_MESSAGE = 400
+LOST_S = 1.0
+"""How long an API server counts as dead that did not answer."""
 PODS = "v1/pods"
 EVENTS = "v1/events"
 GROUP = "scheduling.run.ai"
@@ -32,6 +35,9 @@ class ApiServer:
         # Both are set by `_connected`, because this may run a plugin.
         self._login: Login | None = None
         self._connection: Connection | None = None
+        # The last error of the connection: the next question does not wait for a dead server again.
+        self._lost_by: NoReplyError | None = None
+        self._lost_until_s = 0.0
 
     def close(self) -> None:
         """Close the connection."""
@@ -71,6 +77,8 @@ class ApiServer:
             raise self._lost(error) from error
 
     def _asked(self, method: str, path: str, headers: Mapping[str, str] | None, body: bytes | None) -> Reply:
+        if self._lost_by is not None and monotonic() < self._lost_until_s:
+            raise self._lost_by
         credentials = self._credentials()
         if self._connection is None:
             self._connection = Connection(credentials.address, timeout_s=self._timeout_s)
@@ -78,7 +86,8 @@ class ApiServer:
         try:
             return self._connection.ask(method, path, sent | _authorization(credentials), body)
         except (OSError, HTTPException, ValueError) as error:
-            raise self._lost(error) from error
+            self._lost_by, self._lost_until_s = self._lost(error), monotonic() + LOST_S
+            raise self._lost_by from error
 
     def _credentials(self) -> Login:
         if self._login is None:

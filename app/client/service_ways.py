@@ -178,10 +178,10 @@ class ProxiedWay:
 
     def unknown_caller(self, said: str) -> ReachError:
         """Say which token was sent, and how to get another."""
-        had = "was not accepted" if self._token else "does not exist: your context has no token"
+        had = "the token of your context was not accepted" if self._token else "your context has no token"
         return NotAuthenticatedError(
-            f"{self.name} answers only callers with a token: {said}; the token of your context {had}; send one of an"
-            f" account that may list pods: {CREATE_TOKEN}"
+            f"{self.name} answers only callers with a token: {said}; {had}; send one of an account that may list pods:"
+            f" {CREATE_TOKEN}"
         )
 
     def _tokens(self) -> Iterator[str]:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from app.cli import main
-from app.cli.completion import complete_for_kubectl
+from app.cli import main, run
 from tests.cli.installation import FakeCluster, Replica, answering
 from tests.cli.test_object_answers import group, holding, pod, queue
 from tests.cli.test_queues import RESEARCH
@@ -78,8 +77,8 @@ async def kubectl(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[str]
     """Ask as kubectl does; return the completions."""
     lines: list[str] = []
     monkeypatch.setattr("app.cli.completion.click.echo", lines.append)
-    monkeypatch.setattr(sys, "argv", ["kubectl_complete-leeboard", *arguments])
-    await asyncio.to_thread(complete_for_kubectl)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/kubectl_complete-leeboard", *arguments])
+    await asyncio.to_thread(run)
     # The last line says that names of files are no completions.
     assert lines.pop() == ":4"
     return lines

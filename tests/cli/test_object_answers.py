@@ -211,7 +211,7 @@ async def test_a_user_who_may_do_nothing_is_told_both_reasons(tmp_path: Path) ->
 
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "pods/train-0 is forbidden. More than that only the service knows: you may not ask" in result.stderr
+    assert "pods/train-0 is forbidden; and the service: you may not ask" in result.stderr
     assert "ask for the right to get services/proxy there" in result.stderr
 
 

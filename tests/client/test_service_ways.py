@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from app.client.api_server import ApiServer
+from app.client.http_connection import Connection, Reply
 from app.client.kubeconfig import Context, context_of
 from app.client.reach_errors import NoReplyError, NotAllowedError, NotAuthenticatedError, ReachError
 from app.client.service_ways import SERVICE, DirectWay, ProxiedWay, Service, account_of, default_token, may_be_told
@@ -213,6 +214,22 @@ async def test_what_the_api_server_refuses_is_said_with_what_to_do(
     async with listening(says(status(code), code=code)) as url:
         with pytest.raises(kind, match=says_what):
             await asked(proxied(context(tmp_path, url)))
+
+
+async def test_a_dead_api_server_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def ask(_connection: Connection, _method: str, path: str, *_: object) -> Reply:
+        tried.append(path)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(Connection, "ask", ask)
+    server = ApiServer(context(tmp_path), timeout_s=5.0)
+
+    for path in ("/first", "/second"):
+        with pytest.raises(NoReplyError, match="does not answer: timed out"):
+            server.get(path)
+    assert tried == ["/first"]
 
 
 async def test_where_the_first_way_leads_nowhere_the_next_is_taken(tmp_path: Path) -> None:

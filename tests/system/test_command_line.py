@@ -248,7 +248,7 @@ def test_a_certificate_reads_objects_and_needs_a_token_for_the_service(cluster: 
 
     alone = cluster.run("why", "train", user=jane)
     assert (alone.exit_code, alone.stdout.splitlines()[2:4]) == (0, ["pod    team/train", "state  Held, Pending"])
-    assert "answers only callers with a token: send a token; the token of your context does not exist" in alone.stderr
+    assert "answers only callers with a token: send a token; your context has no token; send one" in alone.stderr
     assert cluster.caller(jane, "--token", cluster.bed.token(User.TENANT))["user"] == "tenant"
 
 
