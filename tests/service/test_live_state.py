@@ -15,10 +15,12 @@ from app.model.live import Row
 from app.model.names import NodeName
 from app.model.resources import GPU_MILLI
 from app.model.seam import RawObject, Resource
+from app.service.feed import BURST_S, FRAME_EVERY_S, LONGEST_PAUSE_S, PART, Allowance, Condition
 from app.settings import Settings
 from app.simulation.cluster import Ref
 from app.view.kept_state import KeptState
 from app.view.sight import Picture, Sight
+from tests.control.wired import ref
 from tests.service.recorded import EPOCH_S, Service, demo, serving
 from tests.service.test_replay import replayed
 from tests.view.frames import Client, tell
@@ -92,7 +94,7 @@ async def test_changes_lead_to_what_a_new_viewer_is_told_and_watching_decides_no
     await demo(tmp_path, seed=219, minutes=6.0, beside=watch)
 
     assert replayed(tmp_path).differences == []
-    assert all(seen[each] for each in ("bound", "reserved", "leaving", "foreign", "waiting", "parts")), seen
+    assert all(seen[each] for each in ("bound", "foreign", "waiting", "parts")), seen
 
 
 async def test_a_pod_has_the_gpus_that_its_agent_reports_and_else_the_same_free_ones_all_the_time() -> None:
@@ -104,15 +106,41 @@ async def test_a_pod_has_the_gpus_that_its_agent_reports_and_else_the_same_free_
         assert await service.starts(first, *nodes) == await service.starts(second, *nodes) == "node-00"
         await asyncio.sleep(1)
         tell(service.shell, live, kept, is_full=True)
-        before = {row[6]: row[1] for row in kept.tables["shares"].values() if row[6] == "second"}
+        before = {row[6]: row[1] for row in kept.tables["shares"].values() if row[6] == "second-0"}
         service.cluster.delete(_ref(first))
         await asyncio.sleep(1)
         tell(service.shell, live, kept, is_full=False)
 
     (share,) = kept.tables["shares"].values()
-    assert before == {"second": share[1]}
-    assert share[2:8] == [1000, "bound", "q", "q", "second", "second"]
+    assert before == {"second-0": share[1]}
+    assert share[2:8] == [1000, "bound", "q", "q", "second-0", "second-0"]
     assert [row[3] for row in kept.tables["nodes"].values()] == [3000]
+
+
+async def test_a_place_is_shown_from_its_reservation_until_its_pod_has_gone() -> None:
+    async with serving() as service:
+        service.queue()
+        nodes = service.nodes(1, gpus=2)
+        live, kept, states = live_state(service), KeptState(), list[list[str]]()
+
+        def look() -> None:
+            tell(service.shell, live, kept, is_full=not states)
+            states.append([row[3] for row in kept.tables["shares"].values()])
+
+        pod = service.pod("one", gpus=2)
+        await service.filter(pod, *nodes)
+        look()
+        assert kept.scalars["summary"]["gpuMilli"]["reserved"] == 2000
+        await service.starts(pod, *nodes)
+        await asyncio.sleep(1)
+        look()
+        await service.cluster.delete_pod(ref(pod))
+        await asyncio.sleep(1)
+        look()
+        service.cluster.delete(_ref(pod))
+        await asyncio.sleep(1)
+        look()
+    assert states == [["reserved"] * 2, ["bound"] * 2, ["leaving"] * 2, []]
 
 
 async def test_nothing_is_collected_while_nobody_watches() -> None:
@@ -126,7 +154,7 @@ async def test_nothing_is_collected_while_nobody_watches() -> None:
         await asyncio.sleep(1)
         assert service.shell.components.cache.changes.drain_seen().pods == {}
         tell(service.shell, live, kept, is_full=True)
-    assert [row[6] for row in kept.tables["shares"].values()] == ["late"]
+    assert [row[6] for row in kept.tables["shares"].values()] == ["late-0"]
 
 
 async def test_a_deleted_node_takes_its_rows_along_and_a_cordoned_one_is_not_free() -> None:
@@ -158,6 +186,45 @@ async def test_a_long_line_is_shown_up_to_a_bound_and_its_length_is_told() -> No
         tell(service.shell, live, kept, is_full=True)
     assert len(kept.tables["waiting"]) == MOST_WAITING
     assert kept.scalars["leftOut"] == 100
+
+
+async def test_a_standby_says_that_it_does_not_decide_and_since_when() -> None:
+    async with serving(scheduler_lease="leeboard/scheduler") as service:
+        now = EPOCH_S
+        components = service.shell.components
+        condition = Condition(service.shell, components.readiness, components.metrics, wall_clock=lambda: now)
+        first = condition.look()
+        now += 60
+        later: Any = condition.look()
+    assert (first["active"], later["active"]) == (False, False)
+    assert later["stale"]["since"] == first["time"] != later["time"]
+    assert "leeboard/scheduler" in later["stale"]["sentence"]
+
+
+async def test_a_replica_that_decides_tells_its_last_plan() -> None:
+    async with serving() as service:
+        service.queue()
+        components = service.shell.components
+        condition = Condition(service.shell, components.readiness, components.metrics, wall_clock=lambda: EPOCH_S)
+        before: Any = condition.look()
+        await service.starts(service.pod("one"), *service.nodes(1))
+        await asyncio.sleep(1)
+        after: Any = condition.look()
+    assert (after["active"], after["stale"]) == (True, None)
+    assert before["plan"] == {"at": None, "milliseconds": None}
+    assert after["plan"]["milliseconds"] > 0
+
+
+def test_work_is_bounded_to_its_part_of_the_time_apart_from_a_burst() -> None:
+    now = 0.0
+    allowance = Allowance(clock=lambda: now)
+    assert allowance.pause_s(BURST_S) == FRAME_EVERY_S
+    spent, began = 0.0, now
+    for _ in range(200):
+        now += allowance.pause_s(0.02)
+        spent += 0.02
+    assert spent <= BURST_S + PART * (now - began)
+    assert allowance.pause_s(100.0) == LONGEST_PAUSE_S
 
 
 def _ref(pod: RawObject) -> Ref:
