@@ -1,0 +1,120 @@
+"""Viewers of the stream with different rights, and the API server that reviews their tokens: a program of its own."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+TEAMS = 20
+"""The namespaces."""
+MOST_OPENING = 20
+"""So many viewers connect at once."""
+
+
+def teams_of(user: str) -> frozenset[str]:
+    """Return the namespaces that a user may see: another choice for each user."""
+    chance = Random(user)
+    return frozenset(f"team-{number}" for number in chance.sample(range(TEAMS), chance.randint(1, TEAMS - 1)))
+
+
+async def review_token(request: web.Request) -> web.Response:
+    """Say that a token is the name of its user."""
+    asked = await request.json()
+    user = {"username": asked["spec"]["token"], "groups": ["system:authenticated"]}
+    return web.json_response({"status": {"authenticated": True, "user": user}})
+
+
+async def review_access(request: web.Request) -> web.Response:
+    """Say what a user may see: queues, and pods in some namespaces."""
+    spec = (await request.json())["spec"]
+    right, user = spec.get("resourceAttributes", {}), spec.get("user", "")
+    allowed = right.get("resource") == "queues" or right.get("namespace") in teams_of(user)
+    return web.json_response({"status": {"allowed": allowed}})
+
+
+class Crowd:
+    """The viewers and what they have read."""
+
+    def __init__(self) -> None:
+        self.there = asyncio.Event()
+        self.seen = {"states": 0, "deltas": 0, "delta_bytes": 0, "state_bytes": 0}
+        self._epochs = set[str]()
+        self._arrived = 0
+
+    async def view(self, url: str, number: int, wanted: int, opening: asyncio.Semaphore) -> None:
+        """Read the stream until cancelled."""
+        headers, event = {"X-Leeboard-Token": f"user-{number}"}, ""
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(timeout=timeout, read_bufsize=1 << 24) as session:
+            async with opening:
+                reply = await session.get(f"{url}/api/v1/stream", headers=headers)
+                reply.raise_for_status()
+            async for line in reply.content:
+                if line.startswith(b"event: "):
+                    event = line[7:-1].decode()
+                elif line.startswith(b"id: "):
+                    self._epochs.add(line[4:-1].decode().rpartition("-")[0])
+                elif line.startswith(b"data: "):
+                    self._note(event, len(line), wanted)
+
+    def _note(self, event: str, size: int, wanted: int) -> None:
+        if event == "state":
+            self.seen["states"] += 1
+            self.seen["state_bytes"] = size
+            self._arrived += 1
+            if self._arrived == wanted:
+                self.there.set()
+        else:
+            self.seen["deltas"] += 1
+            self.seen["delta_bytes"] += size
+
+    def told(self) -> dict[str, Any]:
+        """Return what was read."""
+        return {**self.seen, "epochs": len(self._epochs), "view_cpu_s": _view_cpu_s()}
+
+
+def _view_cpu_s() -> float:
+    """Return the CPU time of the youngest view process of this machine."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"app.view" in (folder / "cmdline").read_bytes():
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                found.append((int(fields[19]), (int(fields[11]) + int(fields[12])) / 100))
+        except OSError:
+            continue
+    return max(found, default=(0, 0.0))[1]
+
+
+async def main(viewers: int) -> None:
+    """Serve reviews at once; view the URL of the first line of stdin until the next line."""
+    app = web.Application()
+    app.router.add_post("/apis/authentication.k8s.io/v1/tokenreviews", review_token)
+    app.router.add_post("/apis/authorization.k8s.io/v1/{kind}", review_access)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    loop, crowd = asyncio.get_running_loop(), Crowd()
+    url = (await loop.run_in_executor(None, sys.stdin.readline)).strip()
+    began, opening = loop.time(), asyncio.Semaphore(MOST_OPENING)
+    tasks = [asyncio.create_task(crowd.view(url, number, viewers, opening)) for number in range(viewers)]
+    await crowd.there.wait()
+    print(f"{viewers} after {loop.time() - began:.1f} s", flush=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    print(json.dumps(crowd.told()), flush=True)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))
