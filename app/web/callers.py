@@ -19,7 +19,6 @@ from app.model.rights import Right, User
 from app.model.seam import KubeError
 from app.model.sentence import EVERYTHING, Reader
 from app.web import problem
-from app.web.page import is_page
 from app.web.visits import Asks
 
 T = TypeVar("T")
@@ -226,7 +225,7 @@ class _User:
 
 
 class Guarded:
-    """An ASGI app that shows unauthenticated clients only the health endpoints and the page, which has no data in it.
+    """An ASGI app that shows unauthenticated clients only the health endpoints.
 
     It stores the caller in `request.state.caller`.
     """
@@ -237,7 +236,7 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate the caller, then call the app."""
-        if not (is_health(scope["path"]) or is_page(scope["path"])):
+        if not is_health(scope["path"]):
             headers: Mapping[bytes, bytes] = dict(scope["headers"])
             client = scope.get("client") or ("", 0)
             try:

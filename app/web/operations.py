@@ -1,4 +1,4 @@
-"""The operations listener: health, metrics, the read API and the page. It changes no state and decides nothing."""
+"""The operations listener: health, metrics and the read API. It changes no state and makes no decisions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -26,7 +26,6 @@ from app.web.callers import METRICS, PODS, QUEUES, Caller, Callers, Guarded, Ref
 from app.web.gpu_answers import GpuNodeAnswer, GpuNodeDetail, GpuNodeList, namespaces_of
 from app.web.health import Pulse, Ready
 from app.web.lists import each_of, listed
-from app.web.page import page_routes
 from app.web.paging import MOST, Veil, page
 from app.web.parameters import takes_only
 from app.web.scrape import Counts, scrape
@@ -112,15 +111,14 @@ def application(  # noqa: PLR0913 # collaborators come in here
 ) -> FastAPI:
     """Build the app of the operations listener.
 
-    `callers` authenticates callers and finds out what they may see. The health endpoints and the page need no
-    authentication; the page has no data in it.
+    `callers` authenticates callers and finds out what they may see. The health endpoints need no authentication.
     `inspect` belongs to the main loop. `asks` calls it there from another loop; None means that this app runs on the
     main loop. `ready` returns all lines of /readyz except the watchdog's; None takes those of `inspect`.
     """
     main = asks or OnTheSpot()
     guarded = [Middleware(Guarded, callers=callers)]
     app = routes.application(
-        limits, page_routes(), middleware=guarded, title="Leeboard", version="v1alpha1", openapi_url="/openapi.json"
+        limits, middleware=guarded, title="Leeboard", version="v1alpha1", openapi_url="/openapi.json"
     )
     app.add_exception_handler(RefusedError, refused)
     app.add_exception_handler(RequestValidationError, _misread)

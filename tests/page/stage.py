@@ -9,14 +9,18 @@ from typing import Any
 
 import orjson
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.view.application import _Safe
+from app.view.page import Page
 from app.web import problem
+from app.web.callers import token_of
 from app.web.connection import ConnectionLimits
 from app.web.listener import listener
-from app.web.page import page_routes
 from tests.page.scene import Json, Scene
 from tests.page.story import story
 
@@ -71,17 +75,21 @@ class Stage:
 
     def application(self) -> Starlette:
         """Build the app."""
+        page = Page.installed()
         routes = [
-            *page_routes(),
+            Route("/", page.index),
+            Route("/static/{path:path}", page.file),
             Route("/api/v1/state", self._guarded(self._state)),
             Route("/api/v1/stream", self._guarded(self._stream)),
             Route("/api/v1/why/{namespace}/{name:path}", self._guarded(self._why)),
         ]
-        return Starlette(routes=[Mount(SERVICE_PROXY, routes=routes), *routes])
+        # The API server removes the header.
+        proxied = Mount(SERVICE_PROXY, routes=routes, middleware=[Middleware(_WithoutAuthorization)])
+        return Starlette(routes=[proxied, *routes], middleware=[Middleware(_Safe)])
 
     def _guarded(self, then: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
+            if self.token and token_of(dict(request.scope["headers"])) != f"Bearer {self.token}":
                 return _problem(401, "send a token of the cluster")
             return await then(request)
 
@@ -120,6 +128,17 @@ class Stage:
             self.listening.remove(told)
 
 
+class _WithoutAuthorization:
+    """Removes the header that the API server's service proxy keeps for itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kept = [header for header in scope["headers"] if header[0] != b"authorization"]
+        await self._app({**scope, "headers": kept}, receive, send)
+
+
 def _problem(status: int, detail: str) -> Response:
     return Response(
         orjson.dumps({"title": "", "status": status, "detail": detail}), status, media_type=problem.MEDIA_TYPE
@@ -143,15 +162,16 @@ async def staged(stage: Stage) -> AsyncIterator[Stage]:
 class Window:
     """A tab on the page, and everything that it asked for and complained about."""
 
-    stage: Stage
+    url: str
     page: Any
+    stage: Stage
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
     @property
     def elsewhere(self) -> list[str]:
         """The requests to others."""
-        return [url for url in self.requests if not url.startswith(self.stage.url)]
+        return [url for url in self.requests if not url.startswith(self.url)]
 
     def hear(self, said: Any) -> None:
         """Keep an error of the console."""
@@ -204,14 +224,23 @@ async def opened(
 ) -> AsyncIterator[Window]:
     """Open the page on a scene; at the end nobody else was asked for anything, and the console is silent."""
     on = stage or Stage(scene or story())
+    async with staged(on), looked_at(browser, on.url, path, stage=on, **options) as window:
+        yield window
+
+
+@contextlib.asynccontextmanager
+async def looked_at(
+    browser: Any, url: str, path: str = "", *, stage: Stage | None = None, **options: Any
+) -> AsyncIterator[Window]:
+    """Open what is served at this address, by a stage or by a service."""
     settings = {"viewport": WIDE, "reduced_motion": "reduce", "locale": "en-GB", "timezone_id": "UTC", **options}
-    async with staged(on), await browser.new_context(**settings) as context:
+    async with await browser.new_context(**settings) as context:
         page = await context.new_page()
         page.set_default_timeout(1000 * PATIENCE_S)
-        window = Window(on, page)
+        window = Window(url, page, stage or Stage(Scene()))
         page.on("request", lambda request: window.requests.append(request.url))
         page.on("pageerror", lambda error: window.complaints.append(str(error)))
         page.on("console", window.hear)
-        await page.goto(on.url + path)
+        await page.goto(url + path)
         yield window
         assert (window.elsewhere, window.complaints) == ([], [])

@@ -96,6 +96,14 @@ async def test_the_page_works_under_a_path_of_the_api_server(opens: Opens) -> No
         assert f"{SERVICE_PROXY}/api/v1/stream" in asked
 
 
+async def test_the_token_passes_the_proxy_of_the_api_server(opens: Opens) -> None:
+    async with opens(stage=Stage(story(), token="right"), path=f"{SERVICE_PROXY[1:]}/") as window:
+        await window.page.fill("#token", "right")
+        await window.page.keyboard.press("Enter")
+        await window.shows("header", "10.25")
+        window.complaints.clear()
+
+
 async def test_nobody_but_the_server_is_asked_on_any_screen(opens: Opens) -> None:
     async with opens() as window:
         await window.shows("header", "10.25")

@@ -22,6 +22,7 @@ from tests.web.served import Served, Wire, get, serving
 from tests.web.test_callers import Authority, may_list
 
 ADMIN, TENANT = "admin", "tenant"
+PAGE = Page({"index.html": b"<title>x</title>", "vendor/a.mjs": b"export {}"})
 RIGHTS: dict[str, set[Right]] = {ADMIN: {PODS, QUEUES}, TENANT: {may_list("mine")}, "nobody": set()}
 
 
@@ -102,11 +103,10 @@ def share(key: str, namespace: str) -> list[Any]:
 
 
 @contextlib.asynccontextmanager
-async def viewing(**more: Any) -> AsyncIterator[Bench]:
+async def viewing(page: Page | None = None, **more: Any) -> AsyncIterator[Bench]:
     kept, authority, elsewhere = KeptState(), Authority(RIGHTS), Elsewhere()
     reviewed = Reviewed(authority, OnTheSpot(), clock=asyncio.get_running_loop().time)
-    page = Page({"index.html": b"<title>x</title>", "vendor/a.mjs": b"export {}"})
-    app = application.application(kept, reviewed, AlwaysFresh(), elsewhere, page)
+    app = application.application(kept, reviewed, AlwaysFresh(), elsewhere, page or PAGE)
     async with serving(app, ConnectionLimits(connections=1024), **more) as served:
         bench = Bench(served, kept, authority, elsewhere, reviewed)
         bench.tell(share("1", "mine"), share("2", "theirs"), full=True)
@@ -133,7 +133,10 @@ async def test_no_reader_is_answered_without_a_token_even_from_loopback(path: st
 
 async def test_the_page_and_the_version_are_open_and_safe() -> None:
     async with viewing() as bench:
-        page, module = await bench.served.ask(get("/")), await bench.served.ask(get("/static/vendor/a.mjs"))
+        page, module = (
+            await bench.served.ask(get("/")),
+            await bench.served.ask(get(f"/static/{PAGE.version}/vendor/a.mjs")),
+        )
         version = await bench.served.ask(get("/version"))
         missing = await bench.served.ask(get("/static/..%2f..%2fsettings.py"))
         again = await bench.served.ask(get("/", f"If-None-Match: {page.headers['etag']}"))

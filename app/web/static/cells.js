@@ -77,7 +77,7 @@ function Cell({ node, devices, i }) {
     <div class="device" aria-hidden="true">
       ${shares.map((share) => html`<${Slice} key=${share.key} share=${share} />`)}
       ${free > 0 && html`<i class="slice free" style=${{ flexGrow: free }}></i>`}
-      ${device.profile && html`<b class="profile" data-profile=${device.profile.split(".")[0]}></b>`} ${isSick(device) && html`<b class="cross" data-tag="✕"></b>`}
+      ${device.profile && html`<b class="profile" data-profile=${device.profile.includes(",") ? "MIG" : device.profile.split(".")[0]}></b>`} ${isSick(device) && html`<b class="cross" data-tag="✕"></b>`}
     </div>
   </td>`;
 }
@@ -103,7 +103,7 @@ export function CellFacts({ node, found }) {
   const used = device.usedMib === null ? "memory in use not measured" : `${memory(device.usedMib)} in use`;
   return html`<p>
       <b>GPU ${device.index}</b> of <${Name} text=${node.key} />, ${device.model || "model not known"}, ${memory(device.memoryMib)},
-      ${" "}${used}${device.profile && `, MIG ${device.profile}`}${device.clique !== null && `, NVLink clique ${device.clique}`}${isSick(device) && html`, <strong>unhealthy</strong>`}${device.health === "unknown" && ", health not known (no agent)"}.
+      ${" "}${used}${device.profile && `, MIG ${device.profile.replaceAll(",", ", ")}`}${device.clique !== null && `, NVLink clique ${device.clique}`}${isSick(device) && html`, <strong>unhealthy</strong>`}${device.health === "unknown" && ", health not known (no agent)"}.
       ${free > 0 && ` ${gpus(free)} free${takesWork(node) ? "" : `, but the node is ${NODE_STATES[node.state] ?? node.state}`}.`}
     </p>
     <ul>

@@ -1,6 +1,6 @@
 // The page of one queue: its numbers, a plot of what the page has seen, what waits in it and who holds its GPUs.
 import { html, useEffect, useRef } from "./ui.js";
-import { Age, clock, count, gpuText, Name, whyHref } from "./format.js";
+import { Age, clock, count, gpuText, Name, NOT_KNOWN, whyHref } from "./format.js";
 import { points, seenOf, seenSince } from "./history.js";
 import { looks, Swatch } from "./looks.js";
 import { barText, QueueBar } from "./queues.js";
@@ -49,8 +49,8 @@ function drawn(UPlot, at, values) {
       x: { range: (_, from, to) => [Math.min(from, to - LEAST_S), to] },
       y: { range: (_, low, high) => [0, Math.max(1, high)] },
     },
-    axes: [axis, { ...axis, label: "GPUs" }],
-    series: [{}, ...series],
+    axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => clock(1000 * at)) }, { ...axis, label: "GPUs" }],
+    series: [{ label: "time", value: (_, at) => (at === null ? NOT_KNOWN : clock(1000 * at)) }, ...series],
   };
   at.style.color = "";
   return new UPlot(options, values, at);

@@ -2,6 +2,8 @@
 import { html, signal, useRef } from "./ui.js";
 
 const KEY = "leeboard-token";
+/** The API server's service proxy takes Authorization for itself, and passes the other header on. */
+const isProxied = location.pathname.includes("/proxy/");
 
 /** The sentence of a 401; null while no token is asked for. */
 export const askedFor = signal(null);
@@ -11,7 +13,8 @@ export const onToken = (callback) => (tokenGiven = callback);
 
 export function authorization() {
   const token = sessionStorage.getItem(KEY);
-  return token ? { Authorization: `Bearer ${token}` } : {};
+  if (!token) return {};
+  return isProxied ? { "X-Leeboard-Token": token } : { Authorization: `Bearer ${token}` };
 }
 
 /** Fetch a path relative to the page. A 401 opens the form. */
