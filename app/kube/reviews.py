@@ -1,7 +1,8 @@
 """Questions about the API server and about rights, for `control.rights` and `leeboard doctor`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import base64
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import quote
 
 import orjson
 
+from app.client.service_ways import AUDIENCE
 from app.kube.errors import BrokenStreamError
 from app.kube.pages import pages
 from app.kube.transport import Transport
@@ -60,12 +62,20 @@ class KubeReviews:
         )
 
     async def user_of(self, token: str) -> User | None:
-        """Return the user of a token; None when the token is unknown."""
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        """Return the user of a token; None when the token is unknown, or is for another audience.
+
+        A token may be for the API server, or for Leeboard alone: its own words decide what the API server is asked.
+        """
+        spec: dict[str, Any] = {"token": token}
+        if is_for_us := AUDIENCE in _audiences(token):
+            spec["audiences"] = [AUDIENCE]
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         answer = _decoded(await self._transport.ask(TOKEN_REVIEWS, orjson.dumps(body)))
         try:
             status = answer["status"]
-            return _user(status["user"]) if status.get("authenticated") is True else None
+            # An authenticator that knows no audiences confirms every token, and names no audience.
+            is_meant = not is_for_us or AUDIENCE in (status.get("audiences") or ())
+            return _user(status["user"]) if status.get("authenticated") is True and is_meant else None
         except (KeyError, TypeError, AttributeError) as error:
             raise BrokenStreamError("the API server's answer is no token review") from error
 
@@ -154,6 +164,16 @@ def _attributes(right: Right) -> dict[str, str]:
         "namespace": right.namespace,
         "name": right.name,
     }
+
+
+def _audiences(token: str) -> Collection[str]:
+    """Return whom a token says that it is for; nothing when it does not say so. Nothing here is verified."""
+    parts = token.split(".")
+    try:
+        said = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))["aud"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return ()
+    return said if isinstance(said, list) else ()
 
 
 def _user(said: Mapping[str, Any]) -> User:

@@ -1,5 +1,7 @@
 """Reviews of rights, versions and kinds, against a fake API server."""
 
+import base64
+import json
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,38 @@ async def test_a_token_that_the_api_server_does_not_confirm_belongs_to_no_user(
     server.will(says({"status": status}, code=201))
 
     assert await reviews.user_of("secret") is None
+
+
+def token_for(*audiences: str) -> str:
+    said = base64.urlsafe_b64encode(json.dumps({"aud": audiences}).encode()).decode().rstrip("=")
+    return f"head.{said}.signature"
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "name"), [(["leeboard.dev"], "jane"), ([], None), (None, None), (["https://api"], None)]
+)
+async def test_a_token_for_leeboard_alone_needs_an_api_server_that_confirms_this_audience(
+    server: FakeApiServer, reviews: KubeReviews, confirmed: list[str] | None, name: str | None
+) -> None:
+    server.will(says({"status": {"authenticated": True, "user": USER, "audiences": confirmed}}, code=201))
+
+    found = await reviews.user_of(token_for("leeboard.dev", "other"))
+
+    assert (found and found.name) == name
+    assert server.seen[0].body["spec"]["audiences"] == ["leeboard.dev"]
+
+
+@pytest.mark.parametrize(
+    "token",
+    [token_for("https://api"), "a.b.c", "a.bm90aGluZw.c", "a.W10.c", "a.eyJhdWQiOiAibGVlYm9hcmQuZGV2In0.c", "é.é"],
+)
+async def test_any_other_token_is_reviewed_for_the_audience_of_the_api_server(
+    server: FakeApiServer, reviews: KubeReviews, token: str
+) -> None:
+    server.will(says({"status": {"authenticated": True, "user": USER}}, code=201))
+
+    assert await reviews.user_of(token) is not None
+    assert server.seen[0].body["spec"] == {"token": token}
 
 
 @pytest.mark.parametrize("answer", [{}, {"status": None}, {"status": {"authenticated": True}}, []])

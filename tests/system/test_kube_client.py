@@ -64,6 +64,20 @@ async def test_a_bind_writes_node_and_annotations_at_once(api: Api, cluster: Kub
     assert found["metadata"]["annotations"] == {"leeboard.dev/devices": "0"}
 
 
+@pytest.mark.parametrize(("audiences", "is_known"), [([], True), (["leeboard.dev"], True), (["another"], False)])
+async def test_tokens_for_the_api_server_and_for_leeboard_alone_have_a_user(
+    api: Api, cluster: KubeCluster, audiences: list[str], *, is_known: bool
+) -> None:
+    robot = {"name": "robot", "namespace": "default"}
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": robot})
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": audiences}}
+    made = api.call("POST", "/api/v1/namespaces/default/serviceaccounts/robot/token", body=asked)
+
+    found = await cluster.reviews().user_of(made["status"]["token"])
+
+    assert (found and found.name) == ("system:serviceaccount:default:robot" if is_known else None)
+
+
 async def test_a_bound_pod_is_not_bound_again(api: Api, cluster: KubeCluster) -> None:
     ref = created(api, "p")
     await cluster.bind(ref, NODE, {})
