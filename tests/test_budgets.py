@@ -230,7 +230,7 @@ def test_a_plan_for_a_new_pod_judges_only_the_nodes_that_have_changed_since_the_
     found = calls(lambda: plan_some(after, after.groups))
 
     assert (found["PackingCosts._together"], found["PackingCosts.cost_at"]) == (0, 2)
-    assert found[ALL] < 410  # the current number and a little more
+    assert found[ALL] < 414  # the current number and a little more
 
 
 def test_most_pods_find_ranked_nodes_although_twenty_shapes_alternate() -> None:

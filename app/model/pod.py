@@ -322,7 +322,12 @@ class Placed:
 
 def claims_of(pods: Iterable[Pod]) -> tuple[ResourceClaim, ...]:
     """Return the claims that these pods share, as often as pods use them."""
-    return tuple(claim for pod in pods for claim in pod.claims)
+    # Without a comprehension: almost no pod has any, and every pod of a plan is looked at.
+    found: list[ResourceClaim] = []
+    for pod in pods:
+        if pod.claims:
+            found += pod.claims
+    return tuple(found) if found else ()
 
 
 def once_milli(claims: Iterable[ResourceClaim]) -> int:

@@ -71,10 +71,22 @@ def claiming(name: str, gpus: int = 1, **more: object) -> Object:
 
 def held(leeboard: Deployed, name: str) -> float:
     """Return how many GPUs a queue holds, as Leeboard says."""
-    answer = httpx.get(f"{leeboard.operations}/api/v1/queues", headers=leeboard.bed.reading(), timeout=5.0)
-    (found,) = (one for one in answer.raise_for_status().json()["items"] if one["name"] == name)
+    (found,) = (one for one in seen(leeboard, "queues")["items"] if one["name"] == name)
     allocated: int = found["allocated"]["gpuMilli"]
     return allocated / 1000
+
+
+def seen(leeboard: Deployed, path: str) -> Object:
+    """Return an answer of the read API."""
+    answer = httpx.get(f"{leeboard.operations}/api/v1/{path}", headers=leeboard.bed.reading(), timeout=5.0)
+    found: Object = answer.raise_for_status().json()
+    return found
+
+
+def holders(leeboard: Deployed, node: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the claims that hold the devices of a node, with their pods, as Leeboard says."""
+    devices = seen(leeboard, f"gpus/{node}")["claimDevices"]
+    return [(each["name"], tuple(each["pods"])) for device in devices for each in device["claims"]]
 
 
 def given(api: Api) -> list[tuple[str, str]]:
@@ -157,8 +169,8 @@ def test_pod_gets_the_node_whose_devices_its_selector_accepts(cluster: Api, leeb
     assert (bound["by-name"], bound["by-memory"]) == (large, small)
 
 
-def test_claim_made_by_hand_is_shared_and_outlives_its_pods(cluster: Api, leeboard: Deployed) -> None:
-    add_node(cluster, 2)
+def test_claim_made_by_hand_is_shared_paid_once_and_outlives_its_pods(cluster: Api, leeboard: Deployed) -> None:
+    node = add_node(cluster, 2)
     labels = {"kai.scheduler/queue": "default-queue"}
     cluster.create(resource_claim("mine", device_request(count=2), labels=labels))
     cluster.create_all(
@@ -168,6 +180,9 @@ def test_claim_made_by_hand_is_shared_and_outlives_its_pods(cluster: Api, leeboa
 
     cluster.create(claiming("other", queue="default-queue"))
     says(leeboard, "other", "NoNodeFits")
+    assert f"(1 GPU of DeviceClass {GPU_CLASS})" in seen(leeboard, "why/default/other")["why"]["sentence"]
+    assert held(leeboard, "default-queue") == 2
+    assert holders(leeboard, node) == [("mine", ("one", "two"))] * 2
     for name in ("one", "two"):
         cluster.delete_now(f"{DEFAULT_PODS}/{name}")
 

@@ -7,6 +7,7 @@ from app.model.names import GroupKey, NodeName
 from app.model.pod import Placed, Pod
 from app.model.podgroup import PodGroup
 from app.model.reason import Refusal
+from app.model.resources import Resources
 from app.scheduling.explain import refusals
 from app.scheduling.placement.free_resources import Assignment
 from app.scheduling.planner.draft import PlanDraft
@@ -81,8 +82,8 @@ class Allocation:
 
     def _serve(self, group: PodGroup) -> bool:
         """Give a group its turn early if there is room. Return whether the group is decided."""
-        chunk, _ = self._state.next_of(group)
-        seats, refusal = self._seats(group, chunk)
+        chunk, request = self._state.next_of(group)
+        seats, refusal = self._seats(group, chunk, request)
         if seats is not None:
             self._served[group.key] = self._begin(group, chunk, seats)
         elif refusal is not None and refusal is self._state.too_dear:
@@ -141,12 +142,12 @@ class Allocation:
 
     def _take_turn(self, group: PodGroup) -> PodGroup | None:
         """Decide the group's next pods. Return the rest of the group if it may get another turn in this plan."""
-        chunk, _ = self._state.next_of(group)
+        chunk, request = self._state.next_of(group)
         if not chunk and group.refusal is None:
             return None  # The missing pods do not exist. The component that formed the group should have reported it.
         if self._draft.kept_nodes is not None:
             self._draft.close_nodes_to(group)
-        seats, refusal = self._seats(group, chunk)
+        seats, refusal = self._seats(group, chunk, request)
         if seats is not None:
             return self._begin(group, chunk, seats)
         self._draft.refuse(group, refusal or refusals.no_room(group, chunk, self._state.board, self._draft.rivals))
@@ -162,10 +163,14 @@ class Allocation:
         if chunk and keeping.may_be_completed(group, chunk):
             keeping.keep(group, chunk)
 
-    def _seats(self, group: PodGroup, chunk: Sequence[Pod]) -> tuple[Sequence[Assignment] | None, Refusal | None]:
+    def _seats(
+        self, group: PodGroup, chunk: Sequence[Pod], request: Resources
+    ) -> tuple[Sequence[Assignment] | None, Refusal | None]:
         """Take places for a group's next pods. If impossible, return None and the refusal, or None for no room."""
-        _, request = self._state.next_of(group)
-        refusal = self._state.ledger.numbered(group.refusal, group, request) or self._state.refusal_of_next(group)
+        ledger = self._state.ledger
+        refusal = ledger.numbered(group.refusal, group, request)
+        # Claims may add something else to what a queue holds than to the non-preemptible part.
+        refusal = refusal or (ledger.check(group, request) if group.preemptible else self._state.refusal_of_next(group))
         if refusal is not None:
             return None, refusal
         if self._draft.kept_nodes is not None and self._draft.is_share_kept_from(group):

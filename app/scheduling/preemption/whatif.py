@@ -24,8 +24,9 @@ from app.scheduling.preemption.evictable import Evictable, Scope
 from app.scheduling.preemption.foremost import Foremost
 from app.scheduling.preemption.victims import VictimCandidates, charge_at
 from app.scheduling.queues.fairshare import fair_shares
-from app.scheduling.queues.next_pods import NextPods, least_of, most_of, summed
-from app.scheduling.queues.quota import QueueLedger, is_by_memory
+from app.scheduling.queues.order import next_chunk
+from app.scheduling.queues.pod_costs import least_of, most_of, summed
+from app.scheduling.queues.quota import QueueLedger, is_by_memory, least_charge
 from app.scheduling.queues.shared_claims import with_milli
 
 MOST_SIZES = 4
@@ -43,6 +44,10 @@ class Leaving:
     beneficiary: GroupKey | None
     seat: Assignment | None = None
     """The place to which the pod moves; None when the pod is lost."""
+
+
+_Next = tuple[PodGroup, tuple[Pod, ...], Resources, Resources, tuple[ResourceClaim, ...]]
+"""A group and its pods that start next: the least and the most that they cost, and the claims that they share."""
 
 
 @dataclass(slots=True)
@@ -77,7 +82,7 @@ class WhatIf(Copied):
     """Why the queue may not pay for the places that were found last; None if there were none, or if it may pay."""
     prospects: Common[Prospects]
     _slots: Common[tuple[object, Slots | None]]
-    _next: Common[dict[GroupKey, NextPods]]
+    _next: Common[dict[GroupKey, _Next]]
     _roster: Common[VictimCandidates | None]
     _evictable: Common[Evictable | None]
 
@@ -134,24 +139,29 @@ class WhatIf(Copied):
 
     def next_of(self, group: PodGroup) -> tuple[tuple[Pod, ...], Resources]:
         """Return the pods that start next, and the least that their queue may have to pay for them (for limits)."""
-        found = self._next_known(group)
-        return found.pods, self.ledger.total(group, found.least, found.claims)
+        _, pods, least, _, claims = self._next_known(group)
+        return pods, self.ledger.total(group, least, claims) if claims else least
 
     def most_of_next(self, group: PodGroup) -> Resources:
         """Return the most that the queue may have to pay for these pods; fair shares and turns use the most."""
-        found = self._next_known(group)
-        return self.ledger.total(group, found.most, found.claims)
+        *_, most, claims = self._next_known(group)
+        return self.ledger.total(group, most, claims) if claims else most
 
     def refusal_of_next(self, group: PodGroup) -> Refusal | None:
         """Return why the group's queue may not pay for the pods that start next; None when it may."""
-        found = self._next_known(group)
-        return self.ledger.check(group, found.least, found.claims)
+        _, _, least, _, claims = self._next_known(group)
+        return self.ledger.check(group, least, claims)
 
-    def _next_known(self, group: PodGroup) -> NextPods:
-        """Return these pods and their charges, computed once while the group does not change, for all copies."""
+    def _next_known(self, group: PodGroup) -> _Next:
+        """Return these pods, both charges and the claims, computed once while the group does not change."""
         found = self._next.get(group.key)
-        if found is None or found.group is not group:
-            found = self._next[group.key] = NextPods.of(group, self.snapshot.nodes)
+        if found is None or found[0] is not group:
+            pods, nodes = next_chunk(group), self.snapshot.nodes
+            is_one = len(pods) == 1
+            least = least_charge(pods[0], nodes) if is_one else least_of(pods, nodes)
+            most = most_of(pods, nodes) if any(map(is_by_memory, pods)) else least
+            claims = pods[0].claims if is_one else claims_of(pods)
+            found = self._next[group.key] = group, pods, least, most, claims
         return found
 
     def request(self, group: PodGroup, pods: Sequence[Pod]) -> Resources:
@@ -198,7 +208,7 @@ class WhatIf(Copied):
         if home and seats is None:
             self.board.let_go(home)
         elif home:
-            self._pay(group, home)
+            self.ledger.charge(group, self._charge(home))
         if seats is None:
             return None
         come = tuple(self._settled(seat) for seat in (*home, *seats))
@@ -231,7 +241,7 @@ class WhatIf(Copied):
         else:
             seats = gang.place(self.board, group, pods, timing=timing)
         if seats is not None:
-            self._pay(group, seats)
+            self.ledger.charge(group, self._charge(seats), claims_of(pods))
         return seats
 
     def _place_within_quota(
@@ -246,20 +256,17 @@ class WhatIf(Copied):
         for least in (*sizes[: MOST_SIZES - 1], *sizes[MOST_SIZES - 1 :][-1:]):
             board = self.board.copy()
             seats = gang.place(board, group, pods, timing=timing, where=Where(memory_mib >= least))
-            refusal = None if seats is None else self.ledger.check(group, *self._charge(seats))
+            refusal = None if seats is None else self.ledger.check(group, self._charge(seats), claims_of(pods))
             self.too_dear = refusal or self.too_dear
             if seats is not None and refusal is None:
                 self.board = board
                 return seats
         return None
 
-    def _pay(self, group: PodGroup, seats: Sequence[Assignment]) -> None:
-        self.ledger.charge(group, *self._charge(seats))
-
-    def _charge(self, seats: Sequence[Assignment]) -> tuple[Resources, tuple[ResourceClaim, ...]]:
+    def _charge(self, seats: Iterable[Assignment]) -> Resources:
+        """Return what these pods cost, without shared claims."""
         memory = self.snapshot.nodes.device_memory_mib
-        cost = summed(seat.pod.charge(int(memory[seat.column])) for seat in seats)
-        return cost, claims_of(seat.pod for seat in seats)
+        return summed(seat.pod.charge(int(memory[seat.column])) for seat in seats)
 
     def evict(self, group: PodGroup, leaving: Iterable[Placed], action: Action, beneficiary: GroupKey | None) -> None:
         """Evict pods of a running group; a pod that was to move loses its new place."""

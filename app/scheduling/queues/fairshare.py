@@ -178,10 +178,13 @@ def _useful(ledger: QueueLedger, snapshot: Snapshot) -> dict[QueueName, Sequence
 
 def _useless_claims(snapshot: Snapshot) -> Iterator[tuple[QueueName, Resources]]:
     """Yield what queues request for shared claims all of whose pods can never run."""
+    if not snapshot.claim_users:
+        return
     users, cost_milli = Counter[tuple[QueueName, ClaimKey]](), dict[ClaimKey, int]()
     for lost in snapshot.unsatisfiable.values():
-        users.update((lost.queue, claim.key) for claim in lost.claims)
-        cost_milli.update((claim.key, claim.cost_milli) for claim in lost.claims)
+        for claim in lost.claims:
+            users[lost.queue, claim.key] += 1
+            cost_milli[claim.key] = claim.cost_milli
     for (queue, key), count in users.items():
         if count >= snapshot.claim_users.get((queue, key), NO_USERS).known:
             yield queue, Resources(gpu_milli=cost_milli[key])

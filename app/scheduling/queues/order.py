@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from app.model.decision import Share
 from app.model.names import QueueName
-from app.model.pod import Placed, Pod, claims_of
+from app.model.pod import Placed, Pod, ResourceClaim
 from app.model.podgroup import PodGroup, PodSet
 from app.model.queue import Queue
 from app.model.reason import Reason
@@ -150,14 +150,16 @@ def _first_by_pod_set(group: PodGroup) -> dict[str, Pod]:
 
 def _next_request(group: PodGroup, ledger: QueueLedger, nodes: NodeTable) -> Quantities:
     cpu_milli = memory_bytes = gpu_milli = 0
-    chunk = next_chunk(group)
-    if claims := claims_of(chunk):
-        gpu_milli = ledger.claims.unpaid_milli(group.queue, claims)
-    for pod in chunk:
+    claims: list[ResourceClaim] = []
+    for pod in next_chunk(group):
+        if pod.claims:
+            claims += pod.claims
         charge = most_charge(pod, nodes)
         cpu_milli += charge.cpu_milli
         memory_bytes += charge.memory_bytes
         gpu_milli += charge.gpu_milli
+    if claims:
+        gpu_milli += ledger.claims.unpaid_milli(group.queue, claims)
     return cpu_milli, memory_bytes, gpu_milli
 
 

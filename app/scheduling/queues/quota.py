@@ -21,6 +21,7 @@ from app.scheduling.queues.accounts import Account, Quantities, QueueLine, quant
 from app.scheduling.queues.shared_claims import SharedClaims, with_milli
 
 Claimed = Sequence[ResourceClaim]
+NO_CLAIMS = 0, 0
 _Saying = Callable[[Account, int, int], Refusal]
 """A function that words the refusal of an amount on an axis by an account."""
 
@@ -137,7 +138,7 @@ class QueueLedger(Copied):
 
     def total(self, group: PodGroup, request: Resources, claims: Claimed) -> Resources:
         """Return what the group's queue pays more when pods with this request start."""
-        return with_milli(request, self.claims.unpaid_milli(group.queue, claims)) if claims else request
+        return with_milli(request, self.claims.unpaid_milli(group.queue, claims))
 
     def standing(self, group: PodGroup) -> Refusal | None:
         """Return why the group's queue accepts no pods (KAI: pods use leaf queues). None when it accepts pods."""
@@ -154,7 +155,7 @@ class QueueLedger(Copied):
 
     def over_limit(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> Refusal | None:
         """Judge the limits of the group's queue and of every ancestor. The queue must be valid."""
-        request = self.total(group, request, claims)
+        request = self.total(group, request, claims) if claims else request
         asked = quantities(request)
         for account in self.ancestors(group.queue):
             axis = account.over_limit(asked)
@@ -166,7 +167,7 @@ class QueueLedger(Copied):
         """Judge a non-preemptible group by the deserved shares on its line. The queue must be valid."""
         if group.preemptible:
             return None
-        request = with_milli(request, self.claims.unpaid_firm_milli(group.queue, claims))
+        request = with_milli(request, self.claims.unpaid_firm_milli(group.queue, claims)) if claims else request
         asked = quantities(request)
         for account in self.ancestors(group.queue):
             axis = account.over_quota(asked)
@@ -230,22 +231,22 @@ class QueueLedger(Copied):
 
     def charge(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> None:
         """Add what pods of the group cost to what its queue and every ancestor hold."""
-        self._add(group, quantities(request), *self.claims.add(group, claims))
+        self._add(group, quantities(request), self.claims.add(group, claims) if claims else NO_CLAIMS)
 
     def refund(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> None:
         """Subtract what pods of the group cost from what is held: they will be evicted."""
         cpu, memory, gpu = quantities(request)
-        self._add(group, (-cpu, -memory, -gpu), *self.claims.remove(group, claims))
+        self._add(group, (-cpu, -memory, -gpu), self.claims.remove(group, claims) if claims else NO_CLAIMS)
 
-    def _add(self, group: PodGroup, amounts: Quantities, claimed: int, firmly_claimed: int) -> None:
+    def _add(self, group: PodGroup, amounts: Quantities, claimed: tuple[int, int]) -> None:
         for name in self._payers(group.queue):
             account = self._owned(name)
             for axis in QUOTA_AXES:
                 account.allocated[axis] += amounts[axis]
                 if not group.preemptible:
                     account.non_preemptible[axis] += amounts[axis]
-            account.allocated[GPU] += claimed
-            account.non_preemptible[GPU] += firmly_claimed
+            account.allocated[GPU] += claimed[0]
+            account.non_preemptible[GPU] += claimed[1]
         self.charged.append(group.queue)
 
     def _owned(self, name: QueueName) -> Account:
