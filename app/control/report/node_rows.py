@@ -96,7 +96,8 @@ class NodeView:
     def _share(self, node: NodeName, index: int, holder: Holder, milli: int, key: str) -> Row:
         device = f"{node}/{index}"
         if isinstance(holder, tuple):
-            return [key, device, milli, "foreign", "", *holder, "", None]
+            # Every pod of the cluster is known: this one has just ended.
+            return [key, device, milli, "leaving", "", *holder, "", None]
         pod, charge = self._cache.pods.get(holder), self._cache.charges.get(holder)
         if pod is None:
             return [key, device, milli, "foreign", "", "", "", "", None]
