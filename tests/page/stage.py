@@ -30,7 +30,7 @@ SERVICE_PROXY = "/api/v1/namespaces/leeboard/services/http:leeboard:operations/p
 LIMITS = ConnectionLimits(connections=64)
 CHROMIUM = shutil.which("chromium")
 WIDE = {"width": 1600, "height": 1000}
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 """No test waits this long unless it fails."""
 
 
@@ -186,17 +186,17 @@ class Window:
         """Wait until an element shows this text; fail with what it shows."""
         from playwright.async_api import expect  # noqa: PLC0415 # only where playwright is installed
 
-        await expect(self.page.locator(selector).first).to_contain_text(text)
+        await expect(self.page.locator(selector).first).to_contain_text(text, timeout=1000 * PATIENCE_S)
 
     async def tick(self, **scalars: Any) -> None:
         """Send the collected changes, and wait until the page has drawn them."""
-        await self.page.evaluate("performance.clearMarks('tick')")
+        await self.page.evaluate("performance.clearMarks('drawn')")
         self.stage.tell(self.stage.scene.delta(**scalars))
         await self.drawn()
 
     async def drawn(self) -> None:
         """Wait until the next event is applied and drawn."""
-        await self.becomes("performance.getEntriesByName('tick').length > 0")
+        await self.becomes("performance.getEntriesByName('drawn').length > 0")
         await self.page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
     async def becomes(self, condition: str) -> None:

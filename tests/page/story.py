@@ -99,10 +99,10 @@ def _waiting(scene: Scene) -> None:
         podsByState={"Held": 16},
         minMember=8,
         members=members,
-        waitsFor=[{"namespace": "language", "name": "bert-1", "node": "gpu-a-4", "since": moment(30)}],
+        waitsFor=[{"namespace": "language", "name": "bert-1", "node": "gpu-a-4", "since": moment(610)}],
         decisions=[
-            {**decision, "at": moment(30), "outcome": "Evicted", "sentence": "Pod language/bert-1 was preempted."},
-            {**decision, "at": moment(600), "outcome": "Refused", "cause": "TopologyDoesNotFit", "sentence": SENTENCE},
+            {**decision, "at": moment(610), "outcome": "Evicted", "sentence": "Pod language/bert-1 was preempted."},
+            {**decision, "at": moment(2400), "outcome": "Refused", "cause": "TopologyDoesNotFit", "sentence": SENTENCE},
         ],
     )
     scene.whys["vision/train-vit"] = why("vision", "train-vit", state="Running", position=None)

@@ -77,7 +77,7 @@ async def test_ticks_of_a_large_cluster_touch_only_what_they_name(
         for _ in range(TICKS):
             delta = busy_tick(scene, chance)
             sizes.append(compressed(orjson.dumps(delta)))
-            await window.page.evaluate("performance.clearMarks('tick')")
+            await window.page.evaluate("performance.clearMarks('drawn')")
             window.stage.tell(delta)
             await window.drawn()
         long: list[float] = await window.page.evaluate("window.long")

@@ -21,7 +21,7 @@ async def test_the_page_says_since_when_it_is_stale_and_goes_on_where_it_was_whe
         seen = stage.scene.identity
         elsewhere = Stage(stage.scene, ring=stage.ring, port=stage.port)
         await stage.stop()
-        await window.shows(".status", "STALE since 18:00:0")
+        await window.shows(".status", "STALE since 18:0")
         assert "10.25" in await window.text("header")
         stage.scene.put("shares", share("gpu-a-4/4", "vision/new", "vision"))
         elsewhere.tell(stage.scene.delta())

@@ -58,12 +58,41 @@ function apply(sent, scalars) {
     if (before) touched.add(nodeOfDevice(before.device)), sharesOf.get(before.device)?.delete(before.key);
     if (share) touched.add(nodeOfDevice(share.device)), within(sharesOf, share.device).add(share.key);
   });
+  const isFirst = facts.value === null;
   facts.value = scalars;
-  if (changed(sent.queues, "queues")) queues.value = new Map(tables.queues);
-  if (changed(sent.waiting, "waiting")) waiting.value = [...tables.waiting.values()].sort((a, b) => a.position - b.position);
   looks.value = lookFrom(tables.queues, tables.shares, looks.value);
   draw(touched, isMoved);
   rememberQueues(tables.queues, scalars.time);
+  if (changed(sent.queues, "queues")) later.add(showQueues);
+  if (changed(sent.waiting, "waiting")) later.add(showWaiting);
+  if (isFirst || document.hidden) showAll();
+  else requestAnimationFrame(showNext);
+}
+
+const showQueues = () => (queues.value = new Map(tables.queues));
+const showWaiting = () => (waiting.value = [...tables.waiting.values()].sort((a, b) => a.position - b.position));
+
+/** What is still to be drawn. Each has a frame of its own, so that no frame takes long. */
+const later = new Set();
+
+/** For whoever measures: one mark, of the last change that is drawn. */
+function markDrawn() {
+  performance.clearMarks("drawn");
+  performance.mark("drawn");
+}
+
+function showAll() {
+  for (const show of later) show();
+  later.clear();
+  markDrawn();
+}
+
+function showNext() {
+  const [show] = later;
+  if (!show) return markDrawn();
+  later.delete(show);
+  show();
+  requestAnimationFrame(showNext);
 }
 
 /** Apply one table's changes; say whether there are any. `each` sees a row now and before. */

@@ -100,7 +100,6 @@ function onEvent(text) {
   }
   if (!body) return;
   const read = JSON.parse(body);
-  performance.mark("tick");
   batch(() => {
     if (kind === "state") applyState(read);
     else if (kind === "delta" && facts.value) applyDelta(read);
