@@ -98,9 +98,10 @@ class LiveState:
         return bool(self._pods_left or self._nodes_left)
 
     def _place(self, uid: PodUid) -> None:
-        """Note on which node a pod with GPUs is."""
+        """Note on which node a pod with GPUs is; pods that take GPUs to be shared are known by name alone."""
         pod, charge = self._cache.pods.get(uid), self._cache.charges.get(uid)
-        now = charge.node if charge is not None and pod is not None and pod.asks_for_gpus else None
+        has_gpus = pod is not None and (pod.asks_for_gpus or bool(pod.reserves))
+        now = charge.node if charge is not None and has_gpus else None
         before = self._places.pop(uid, None)
         if before is not None:
             self._on[before].pop(uid, None)
