@@ -51,13 +51,19 @@ class Allocations:
         return [pod for pod in self.pods if node_of(pod) and not is_over(pod)]
 
     def by_queue(self, pods: Iterable[Object] | None = None) -> Counter[str]:
-        """Return what each queue pays for, in thousandths of a GPU; for these pods, or for all bound ones."""
+        """Return what each queue pays for, in thousandths of a GPU; for these pods, or for all bound ones.
+
+        A queue pays once for a claim that several of its pods use.
+        """
         claims = {each["metadata"]["name"]: each for each in self.claims}
-        paid = Counter[str]()
+        paid, used = Counter[str](), set[tuple[str, str]]()
         for pod in self.bound if pods is None else pods:
             queue = pod["metadata"].get("labels", {}).get(QUEUE_LABEL)
             if queue:
-                paid[queue] += _paid(pod, claims)
+                paid[queue] += _paid_alone(pod)
+                used.update((queue, name) for name in _names_of_claims(pod))
+        for queue, name in used:
+            paid[queue] += _cost(claims.get(name))
         return +paid
 
     def allocated(self) -> list[Device]:
@@ -82,11 +88,12 @@ class Allocations:
         return len({(pool, _gpu_of(device)) for pool, device in self.allocated() if pool == node})
 
 
-def _paid(pod: Object, claims: Mapping[str, Object]) -> int:
+def _paid_alone(pod: Object) -> int:
+    """Return what a pod costs without its claims, in thousandths of a GPU."""
     milli = GPU_MILLI * (whole_gpus(pod) + _by_class(pod))
     if asks_for_part(pod):
         milli += int(part(pod, 0) * GPU_MILLI) * len(devices(pod))
-    return milli + sum(_cost(claims.get(name)) for name in _names_of_claims(pod))
+    return milli
 
 
 def _names_of_claims(pod: Object) -> Iterator[str]:

@@ -17,6 +17,7 @@ from tests.system.dra_driver import (
     with_claims,
 )
 from tests.system.features import HAS_DEVICE_FEATURES
+from tests.system.forms import DEFAULT_QUEUE
 
 PROFILES = ("1g", "3g")
 NON_PREEMPTIBLE = "build"
@@ -132,13 +133,15 @@ EVERY_KIND: Mapping[Kind, int] = {**KINDS, **DEVICE_KINDS, **NATIVE_KINDS}
 def arrival(number: int, queues: Sequence[str], chance: Random) -> Arrival:
     """Draw an arrival; one in four ends by itself, and some of the single pods must not be evicted.
 
-    The first ones are of each kind once.
+    The first ones are of each kind once. The default queue has no quota, so pods that must not be evicted never start
+    in it.
     """
     first = dict(enumerate(EVERY_KIND))
     kind = first.get(number) or chance.choices([*EVERY_KIND], [*EVERY_KIND.values()])[0]
-    made = kind(f"{kind.__name__.strip('_').replace('_', '-')}-{number}", chance.choice(queues), chance)
+    queue = chance.choice(queues)
+    made = kind(f"{kind.__name__.strip('_').replace('_', '-')}-{number}", queue, chance)
     lasts = f"{chance.randint(200, 4000)}ms" if chance.random() < 0.25 else ""
-    is_firm = len(made.pods) == 1 and chance.random() < 0.1
+    is_firm = len(made.pods) == 1 and queue != DEFAULT_QUEUE and chance.random() < 0.1
     for one in made.pods:
         if lasts:
             one["metadata"]["annotations"][RUN_FOR] = lasts
