@@ -100,11 +100,10 @@ def add_node(api: Api, *, gpus: int = 8) -> None:
 def test_two_levels_of_queues_exist_and_refer_to_each_other(kubectl: Kubectl) -> None:
     kubectl.apply("default-queues")
 
-    table = kubectl.wait_for('["default-queue"]', "get", "queues").splitlines()
-
-    rows = {row.split()[0]: row.split()[1:] for row in table}
-    assert rows["NAME"][:3] == ["PRIORITY", "PARENT", "CHILDREN"]
-    assert rows["default-parent-queue"][0] == '["default-queue"]'
+    below = "-o", "jsonpath={.status.childQueues}"
+    assert kubectl.wait_for("default", "get", "queue", "default-parent-queue", *below) == '["default-queue"]'
+    rows = {row.split()[0]: row.split()[1:] for row in kubectl("get", "queues").splitlines()}
+    assert rows["NAME"][:2] == ["PRIORITY", "PARENT"]
     assert rows["default-queue"][0] == "default-parent-queue"
 
 
