@@ -26,7 +26,8 @@ VERSION_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds policies ad
 	disruption_budgets claims mixed_load gpu_sharing why why_elsewhere workloads lifecycle native_groups)
 
 # There pods are held by our webhook alone.
-OLDER_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds queues_and_gangs held_pods planner_actions claims mixed_load)
+OLDER_TESTS = $(patsubst %,tests/system/test_%.py,bed dra_bed crds queues_and_gangs held_pods planner_actions claims \
+	mixed_load playground)
 
 # A file of tests/system is a group, whose tests stay in one process. They come first: the
 # last of these files would leave the other process idle.

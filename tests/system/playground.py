@@ -17,6 +17,7 @@ import httpx
 from tests.system.api import Api, Object
 from tests.system.bed import PLAIN_SCHEDULER, Bed
 from tests.system.cluster import DEFAULT_QUEUES, documents
+from tests.system.features import HAS_MUTATING_POLICIES
 from tests.system.forms import Deployed, Form, deployed
 from tests.system.gpus import DevicePlugins
 from tests.system.identities import User
@@ -35,7 +36,7 @@ The cluster is up: {nodes} nodes with {gpus} GPUs each; Leeboard in the form {fo
 
 {sharing}
 
-Ray, Kubeflow, MPI, JobSet and LeaderWorkerSet are there too, with stand-ins for their operators, which make the pods:
+{operators} are there too, with stand-ins for their operators, which make the pods:
 
     kubectl apply -f deploy/examples/ray-job.yaml -f deploy/examples/pytorch-elastic.yaml
     kubectl get podgroups
@@ -58,6 +59,9 @@ SHARING = """\
 For half a GPU write the annotation gpu-fraction: "0.5" and no nvidia.com/gpu; `kubectl get gpunodes -o yaml` shows who
 has which. More of it: kubectl apply -f deploy/examples/gpu-sharing.yaml"""
 NO_SHARING = "GPUs are shared in the other forms only, which hold pods back until their GPU is known."
+OPERATORS = (
+    "Ray, Kubeflow, MPI, JobSet and LeaderWorkerSet" if HAS_MUTATING_POLICIES else "Ray, Kubeflow, MPI and JobSet"
+)
 LEEBOARD = Path(".venv") / "bin" / "leeboard"
 EXAMPLE = (
     '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train","labels":{"kai.scheduler/queue":"default-queue"}},'
@@ -177,6 +181,7 @@ def _say_what_next(running: Deployed, options: argparse.Namespace) -> None:
             sharing=SHARING if running.form.has_admission else NO_SHARING,
             leeboard=LEEBOARD,
             node=name_of(0),
+            operators=OPERATORS,
             kubeconfig=bed.kubeconfig(User.ADMIN),
             token=bed.token(User.ADMIN),
             programs=bed.programs,
