@@ -69,7 +69,7 @@ class Api:
             base_url=url,
             headers={"Authorization": f"Bearer {token}", "User-Agent": "leeboard-tests/1"},
             transport=ReusedConnections(verify=verify, limits=limits, trust_env=False),
-            timeout=30.0,
+            timeout=120.0,
             trust_env=False,
         )
 
