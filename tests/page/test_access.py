@@ -1,5 +1,6 @@
 """Whoever reads the page: with the keyboard, a screen reader, on paper, on a telephone, in high contrast."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,10 @@ HOSTILE = (
 )
 
 
-async def focused(window: Window) -> str:
-    """Return what has the focus, as a screen reader would name it."""
-    return str(
-        await window.page.evaluate(
-            "(at => at.getAttribute('aria-label') ?? at.innerText.trim().split('\\n')[0])(document.activeElement)"
-        )
-    )
+async def focuses(window: Window, name: str) -> None:
+    """Wait until the focus is on what a screen reader names so, or what begins so."""
+    named = "(at => at.getAttribute('aria-label') ?? at.innerText.trim().split('\\n')[0])(document.activeElement)"
+    await window.becomes(f"{named}.startsWith({json.dumps(name)})")
 
 
 async def drawn(window: Window, cell: str) -> list[str]:
@@ -61,12 +59,12 @@ async def test_the_keyboard_alone_reaches_every_region_and_opens_what_it_finds(o
 
         await press("g")
         await press("c")
-        assert (await focused(window)).startswith("Cluster")
+        await focuses(window, "Cluster")
         await press("Tab")
-        assert await focused(window) == "mig-1"
+        await focuses(window, "mig-1")
         for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowDown", "End"):
             await press(key)
-        assert (await focused(window)).startswith("GPU 7 of gpu-a-2; queue vision")
+        await focuses(window, "GPU 7 of gpu-a-2; queue vision")
         assert await window.page.locator("[data-lit]").count() == 16
         await press("Enter")
         await window.shows("main h2", "vision/train-vit-a-2-7")
@@ -75,21 +73,22 @@ async def test_the_keyboard_alone_reaches_every_region_and_opens_what_it_finds(o
 
         await press("g")
         await press("q")
-        assert (await focused(window)).startswith("Queues")
+        await focuses(window, "Queues")
         await press("g")
         await press("w")
-        assert (await focused(window)).startswith("Waiting")
+        await focuses(window, "Waiting")
         await press("j")
-        assert await focused(window) == "Position 1: more on vision/train-llm"
+        await focuses(window, "Position 1: more on vision/train-llm")
         await press("Enter")
         await window.shows(".more", "Members")
         await press("j")
         await press("j")
-        assert await focused(window) == "Position 3: more on vision/notebook-2"
+        await focuses(window, "Position 3: more on vision/notebook-2")
         await press("k")
         await press("/")
+        await window.becomes("document.activeElement?.id === 'filter'")
         await window.page.keyboard.type("train")
-        assert await window.page.locator("tr.waits").count() == 1
+        await window.becomes("document.querySelectorAll('tr.waits').length === 1")
         await press("Escape")
         await press("?")
         assert "next and previous row" in await window.text("dialog[open]")
@@ -105,7 +104,7 @@ async def test_the_cells_are_one_stop_of_the_tab_key(opens: Opens) -> None:
         await window.page.click('[data-cell="gpu-b-1/3"]')
         assert await window.page.locator(".blocks [tabindex='0']").get_attribute("data-cell") == "gpu-b-1/3"
         await window.page.keyboard.press("Tab")
-        assert await focused(window) == "queues below product"
+        await focuses(window, "queues below product")
 
 
 async def test_letters_are_no_shortcuts_once_they_are_switched_off(opens: Opens) -> None:
