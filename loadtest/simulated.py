@@ -41,12 +41,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @port_options
 @click.option("--cluster-port", type=click.IntRange(0, 65535), default=CLUSTER_PORT, show_default=True)
 @click.option("--nodes", type=click.IntRange(1, 20_000), default=5000, show_default=True, help="Nodes of 8 GPUs.")
-def simulated(webhook_port: int | None, operations_port: int | None, cluster_port: int, nodes: int) -> None:
+def simulated(
+    webhook_port: int | None, operations_port: int | None, view_port: int | None, cluster_port: int, nodes: int
+) -> None:
     """Run the service on a simulated cluster that is used in part.
 
     Prints one line of JSON that says where what listens; Ctrl-C ends it.
     """
-    settings = read_settings(webhook_port=webhook_port, operations_port=operations_port, anonymous_reads=True)
+    settings = read_settings(
+        webhook_port=webhook_port, operations_port=operations_port, view_port=view_port, anonymous_reads=True
+    )
     metrics = Metrics()
     with Logging(dropped=metrics.log_lines_dropped):
         run_until_asked(_serve(settings, metrics, used_in_part(nodes), cluster_port))
