@@ -1,5 +1,7 @@
 """`leeboard open`: opens the page through a proxy on this machine, which adds the caller's rights."""
 
+import signal
+
 import click
 
 from app.cli.asking import Reach, reaching
@@ -23,6 +25,8 @@ def open_page(no_browser: bool, port: int, reach: Reach) -> None:  # noqa: FBT00
         if not no_browser:
             _show(proxy.url)
         click.echo("Ctrl-C ends it.", err=True)
+        # A command that a script starts in the background ignores it otherwise.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             proxy.serve()
         except KeyboardInterrupt:

@@ -174,7 +174,10 @@ async def test_the_command_prints_the_address_and_ends_at_ctrl_c() -> None:
             with connection.getresponse() as response:
                 status = response.status
             process.send_signal(signal.SIGINT)
-            return status, process.wait(30)
+            try:
+                return status, process.wait(30)
+            finally:
+                process.kill()
 
     async with answering(Replica()) as url:
         assert await asyncio.to_thread(opened_and_ended, url) == (200, 0)
