@@ -4,7 +4,6 @@ The proxy reaches it wherever kubectl works, and needs no port that is open to p
 header, so the token travels in a header of ours. An aggregated API would be one more class here.
 """
 
-import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -19,14 +18,12 @@ from app.client.api_server import ApiServer, is_status, message
 from app.client.http_connection import ALONE, STREAM_SILENCE_S, Address, Connection, Reply
 from app.client.kubeconfig import Context, is_in_cluster
 from app.client.reach_errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
+from app.client.tokens import AUDIENCE, TOKEN_HEADER, payload
 
 IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
 SERVICE = "leeboard/leeboard:operations"
 """Namespace, name and port of the Service. `https:` before the name says that the port speaks TLS."""
 
-TOKEN_HEADER = "X-Leeboard-Token"  # noqa: S105 # the name of a header
-AUDIENCE = "leeboard.dev"
-"""The audience of a token that is made for the service alone, so that nobody else accepts it."""
 TOKEN_S = 600
 """The shortest life that the API server gives a token."""
 
@@ -309,11 +306,9 @@ def may_be_told(url: str) -> bool:
 
 def account_of(token: str) -> tuple[str, str] | None:
     """Return namespace and name of the service account that a token belongs to; None when it is not of one."""
-    parts = token.split(".")
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        kind, group, namespace, name = str(claims["sub"]).split(":")
-    except (ValueError, KeyError, TypeError, IndexError):
+        kind, group, namespace, name = str(payload(token).get("sub")).split(":")
+    except ValueError:
         return None
     return (namespace, name) if (kind, group) == ("system", "serviceaccount") else None
 

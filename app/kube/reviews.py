@@ -1,8 +1,7 @@
 """Questions about the API server and about rights, for `control.rights` and `leeboard doctor`."""
 
 import asyncio
-import base64
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from urllib.parse import quote
 
 import orjson
 
-from app.client.service_ways import AUDIENCE
+from app.client.tokens import AUDIENCE, payload
 from app.kube.errors import BrokenStreamError
 from app.kube.pages import pages
 from app.kube.transport import Transport
@@ -67,7 +66,8 @@ class KubeReviews:
         A token may be for the API server, or for Leeboard alone: its own words decide what the API server is asked.
         """
         spec: dict[str, Any] = {"token": token}
-        if is_for_us := AUDIENCE in _audiences(token):
+        audiences = payload(token).get("aud")
+        if is_for_us := isinstance(audiences, list) and AUDIENCE in audiences:
             spec["audiences"] = [AUDIENCE]
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         answer = _decoded(await self._transport.ask(TOKEN_REVIEWS, orjson.dumps(body)))
@@ -164,16 +164,6 @@ def _attributes(right: Right) -> dict[str, str]:
         "namespace": right.namespace,
         "name": right.name,
     }
-
-
-def _audiences(token: str) -> Collection[str]:
-    """Return whom a token says that it is for; nothing when it does not say so. Nothing here is verified."""
-    parts = token.split(".")
-    try:
-        said = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))["aud"]
-    except (ValueError, KeyError, TypeError, IndexError):
-        return ()
-    return said if isinstance(said, list) else ()
 
 
 def _user(said: Mapping[str, Any]) -> User:

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.client.tokens import TOKEN_HEADER
 from app.view.kept_state import KeptState
 from app.view.page import Page
 from app.view.readers import ReadersRights
@@ -92,13 +93,13 @@ class _Stream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        refuse_unknown([name for name, _ in request.query_params.multi_items()], ())
+        refuse_unknown(request)
         await self._streams.serve(scope, receive, send, after=request.headers.get("last-event-id", ""))
 
 
 def _state(rights: ReadersRights, source: Source) -> Callable[[Request], Awaitable[Response]]:
     async def state(request: Request) -> Response:
-        refuse_unknown([name for name, _ in request.query_params.multi_items()], ())
+        refuse_unknown(request)
         caller = await rights.caller(dict(request.scope["headers"]), _address(request))
         if not await source.fresh():
             return problem.response(HTTPStatus.SERVICE_UNAVAILABLE, NO_STATE)
@@ -114,7 +115,7 @@ def _state(rights: ReadersRights, source: Source) -> Callable[[Request], Awaitab
     return state
 
 
-VARY = "Accept-Encoding, Authorization, X-Leeboard-Token"
+VARY = f"Accept-Encoding, Authorization, {TOKEN_HEADER}"
 
 
 def _passed(rights: ReadersRights, elsewhere: Elsewhere) -> Callable[[Request], Awaitable[Response]]:
@@ -128,7 +129,7 @@ def _passed(rights: ReadersRights, elsewhere: Elsewhere) -> Callable[[Request], 
 
 async def show_version(request: Request) -> Response:
     """Answer with the version of Leeboard."""
-    refuse_unknown([name for name, _ in request.query_params.multi_items()], ())
+    refuse_unknown(request)
     said = {"version": version("leeboard"), "gitCommit": None, "apiVersions": ["leeboard.dev/v1alpha1"]}
     return Response(orjson.dumps(said), media_type="application/json")
 

@@ -15,6 +15,7 @@ from cachetools import TTLCache
 from fastapi import HTTPException, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.client.tokens import TOKEN_HEADER
 from app.model.rights import Right, User
 from app.model.seam import KubeError
 from app.model.sentence import EVERYTHING, Reader
@@ -31,9 +32,6 @@ METRICS = Right(group="", resource="", verb="get", path="/metrics", without="met
 
 HEALTH = ("/livez", "/healthz", "/readyz")
 
-TOKEN_HEADER = b"x-leeboard-token"
-"""The API server's service proxy removes `Authorization`, and passes this header on."""
-
 LONGEST_TOKEN = 16 * 1024
 KNOWN_S, KNOWN_TOKENS = 60.0, 1_000
 REFUSED_S, REFUSED_TOKENS = 10.0, 10_000
@@ -49,7 +47,7 @@ MOST_NAMESPACES = 200
 """
 
 SAY_WHO = (
-    "send a token of the cluster as `Authorization: Bearer TOKEN` or as `X-Leeboard-Token: TOKEN`; create one with"
+    f"send a token of the cluster as `Authorization: Bearer TOKEN` or as `{TOKEN_HEADER}: TOKEN`; create one with"
     " `kubectl -n leeboard create token leeboard-reader`"
 )
 UNKNOWN_TOKEN = "the API server does not know this token; it may have expired"  # noqa: S105 # a sentence
@@ -251,7 +249,7 @@ class Guarded:
 def token_of(headers: Mapping[bytes, bytes]) -> str:
     """Return the token of a request in the form of an Authorization header; empty when there is none."""
     authorization = headers.get(b"authorization", b"").decode("latin-1")
-    token = headers.get(TOKEN_HEADER, b"").decode("latin-1").strip()
+    token = headers.get(TOKEN_HEADER.lower().encode(), b"").decode("latin-1").strip()
     return authorization or (token and f"Bearer {token}")
 
 

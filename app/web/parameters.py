@@ -7,9 +7,9 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.params import Depends as Dependency
 
 
-def refuse_unknown(given: Sequence[str], names: Sequence[str]) -> None:
+def refuse_unknown(request: Request, names: Sequence[str] = ()) -> None:
     """Raise HTTPException when a request has other query parameters than these."""
-    unknown = sorted({name for name in given if name not in names})
+    unknown = sorted({name for name, _ in request.query_params.multi_items() if name not in names})
     if unknown:
         takes = f"it takes {', '.join(names)}" if names else "it takes no parameters"
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"unknown parameter {unknown[0][:100]!r}; {takes}")
@@ -19,7 +19,7 @@ def takes_only(*names: str) -> Dependency:
     """Return a dependency of a route that has these query parameters."""
 
     async def check(request: Request) -> None:
-        refuse_unknown([name for name, _ in request.query_params.multi_items()], names)
+        refuse_unknown(request, names)
 
     checked: Callable[..., object] = check
     found: Dependency = Depends(checked)

@@ -204,7 +204,15 @@ async def test_a_token_for_leeboard_alone_needs_an_api_server_that_confirms_this
 
 @pytest.mark.parametrize(
     "token",
-    [token_for("https://api"), "a.b.c", "a.bm90aGluZw.c", "a.W10.c", "a.eyJhdWQiOiAibGVlYm9hcmQuZGV2In0.c", "é.é"],
+    [
+        token_for("https://api"),
+        "a.b.c",
+        "a.bm90aGluZw.c",
+        "a.W10.c",
+        "a.eyJhdWQiOiAibGVlYm9hcmQuZGV2In0.c",
+        "é.é",
+        f"a.{'W1tb' * 4000}.c",
+    ],
 )
 async def test_any_other_token_is_reviewed_for_the_audience_of_the_api_server(
     server: FakeApiServer, reviews: KubeReviews, token: str

@@ -6,42 +6,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-Row = list[Any]
+from app.model.live import TABLES, Row
+
 Json = dict[str, Any]
 
 BEGINNING = datetime(2026, 11, 26, 18, 0, tzinfo=UTC)
 FRAME = timedelta(seconds=0.5)
-COLUMNS = {
-    "nodes": ("key", "model", "gpus", "freeMilli", "domain", "state", "agent", "reason", "by"),
-    "devices": ("key", "node", "index", "model", "memoryMib", "usedMib", "health", "clique", "profile"),
-    "shares": ("key", "device", "milli", "state", "queue", "namespace", "pod", "group", "since"),
-    "queues": (
-        "key",
-        "parent",
-        "displayName",
-        "priority",
-        "deservedMilli",
-        "fairShareMilli",
-        "allocatedMilli",
-        "requestedMilli",
-        "limitMilli",
-        "waitingGroups",
-        "waitingPods",
-    ),
-    "waiting": (
-        "key",
-        "position",
-        "queue",
-        "namespace",
-        "name",
-        "pods",
-        "minimum",
-        "gpuMilli",
-        "reason",
-        "sentence",
-        "since",
-    ),
-}
 H100 = "NVIDIA-H100-80GB-HBM3"
 H100_MIB = 81_920
 A100 = "NVIDIA-A100-SXM4-40GB"
@@ -57,7 +27,7 @@ def moment(seconds_ago: float = 0.0) -> str:
 class Scene:
     """The tables of a state, by table and key; `change` and `drop` collect what the next delta holds."""
 
-    tables: dict[str, dict[str, Row]] = field(default_factory=lambda: {name: {} for name in COLUMNS})
+    tables: dict[str, dict[str, Row]] = field(default_factory=lambda: {name: {} for name in TABLES})
     epoch: str = "9f3c"
     tick: int = 0
     scalars: Json = field(default_factory=dict)
@@ -90,7 +60,7 @@ class Scene:
     def state(self) -> Json:
         """Return the whole state."""
         tables = {
-            name: {"columns": list(COLUMNS[name]), "rows": list(rows.values())} for name, rows in self.tables.items()
+            name: {"columns": list(TABLES[name]), "rows": list(rows.values())} for name, rows in self.tables.items()
         }
         return {
             "apiVersion": "leeboard.dev/v1alpha1",
