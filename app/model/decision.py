@@ -89,6 +89,8 @@ class Plan:
     """
     unfinished: bool = False
     """The victim search reached a budget. Its results are kept, and the next plan continues it."""
+    judges_all: bool = field(default=False, compare=False)
+    """The plan found out for all pending PodGroups, not only the candidates, whether they can run at all."""
     whatifs: int = field(default=0, compare=False)
     """The number of what-ifs in the victim searches. This is the work that budgets count."""
     memory: PlanMemory = field(default=NO_MEMORY, compare=False, repr=False)

@@ -56,7 +56,7 @@ class Shell:
         self._cluster = cluster
         self._has_lease = bool(settings.scheduler_lease)
         self._offset_us = 0
-        self._is_due = False
+        self._next_turn: asyncio.Handle | None = None
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
@@ -85,24 +85,27 @@ class Shell:
 
     def wake(self) -> None:
         """Run a round in the next iteration of the main loop."""
-        if not self._is_due and not self._is_closed:
-            self._is_due = True
-            self._main.call_soon(self._turn)
+        if self._next_turn is None and not self._is_closed:
+            self._next_turn = self._main.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._is_due = False
+        if self._next_turn is not None:
+            # When the timer rings: otherwise there would be two turns in each iteration of the main loop from now on.
+            self._next_turn.cancel()
+            self._next_turn = None
         if self._is_closed:
             return
         stamp = self._stamp()
         until_us = stamp.monotonic_us + TURN_US
+        # A time-out that is due now withdraws its write in the round after this one.
+        rounds = 2 if self._core.due_at() <= stamp.monotonic_s else 1
         for number in count(1):
             self._core.run_round(stamp)
             if not self._core.is_ready:
                 self._set_timer(stamp)
                 return
             stamp = self._stamp()
-            # A time-out that is due in the first round withdraws its write in the second.
-            if number > 1 and stamp.monotonic_us > until_us:
+            if number >= rounds and stamp.monotonic_us > until_us:
                 break
         self.wake()
 

@@ -1,7 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
@@ -114,6 +114,45 @@ async def test_whoever_reads_the_core_sees_the_present_time() -> None:
             now_s = asyncio.get_running_loop().time()
 
         assert now_s == pytest.approx(101.0, abs=0.1)
+
+
+async def test_sockets_are_looked_at_after_each_long_step_of_a_component() -> None:
+    async with serving() as service:
+        main, turns = cast(VirtualTimeLoop, asyncio.get_running_loop()), list[int]()
+
+        async def work() -> None:
+            for _ in range(5):
+                main.pause(0.001)
+                turns.append(main.turns())
+                await asyncio.sleep(0)
+
+        await asyncio.sleep(0.3)  # until no timer is due, which makes a second round necessary
+        with service.shell.reading():
+            working = asyncio.ensure_future(work())
+        await asyncio.sleep(1.0)
+
+        assert working.done()
+        assert len(set(turns)) == len(turns) == 5
+
+
+async def test_a_timer_that_rings_during_work_starts_no_second_row_of_turns() -> None:
+    async with serving() as service:
+        main, turns = cast(VirtualTimeLoop, asyncio.get_running_loop()), list[int]()
+
+        async def work() -> None:
+            for _ in range(350):  # beyond the next timer of a component, after half a second
+                main.pause(0.001)
+                turns.append(main.turns())
+                await asyncio.sleep(0)
+
+        await asyncio.sleep(0.3)
+        with service.shell.reading():
+            working = asyncio.ensure_future(work())
+        await asyncio.sleep(1.0)
+
+        assert working.done()
+        assert len(turns) == 350
+        assert len(set(turns[-50:])) == 50
 
 
 async def test_a_component_that_fails_ends_the_service_with_its_error() -> None:

@@ -5,7 +5,7 @@ The mapping is kept in buckets. A frozen mapping shares them. A later change cop
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 from app.model.names import GroupKey
@@ -31,6 +31,10 @@ class FrozenGroups(Mapping[GroupKey, V]):
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, GroupKey) and key in self._buckets[_number(key)]
+
+    def get(self, key: GroupKey, default: Any = None) -> Any:
+        """Return the group, the default without one; with one lookup and no exception."""
+        return self._buckets[_number(key)].get(key, default)
 
     def __iter__(self) -> Iterator[GroupKey]:
         # `filter` passes over empty buckets without any step of Python, and where few groups wait most are empty.

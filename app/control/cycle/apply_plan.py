@@ -23,7 +23,7 @@ from app.model.names import GroupKey, PodUid
 from app.model.reason import Refusal
 from app.telemetry import Metrics, PlanOutcome
 
-STEP = 40
+STEP = 16
 """Pods that are decided before the event loop serves other tasks; this takes some 3 ms. One plan may decide for ten
 thousand pods, and one answer to kube-scheduler takes several turns of the loop.
 """

@@ -1,9 +1,10 @@
 """Says whether a decision takes so little work that the event loop may make it at once."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.kept_room import KeptRoom
+from app.model.decision import Plan
 from app.model.names import GroupKey, QueueName
 from app.model.pod import Pod
 from app.model.podgroup import PodGroup, TopologyConstraint
@@ -64,8 +65,7 @@ class PlanEffort:
             and known[3] is cache.snapshots.residents()
         )
 
-    def note_judged(self, snapshot: Snapshot, keys: Collection[GroupKey]) -> None:
-        """Note whether a plan for these groups has found out for all waiting groups if they can run at all."""
-        groups = [snapshot.groups[key] for key in keys if key in snapshot.groups]
-        if judges_all(groups, len(snapshot.groups)):
+    def note_plan(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Note what a plan has found out on this snapshot."""
+        if plan.judges_all:
             self._judged = snapshot.nodes, snapshot.queues, snapshot.topologies, snapshot.residents

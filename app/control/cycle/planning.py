@@ -192,7 +192,7 @@ class Planning:
             result = plan_some(
                 snapshot, keys, self._policy, withheld=withheld, aged=aged, now=now, memory=self._kept_room.memory
             )
-        self.effort.note_judged(snapshot, keys)
+        self.effort.note_plan(result, snapshot)
         if self._rivals.give_up(rivals_of(self._rivals.torn(result.kept_for), self._policy)):
             # A dropped reservation frees capacity, so all waiting groups must be planned.
             if self.can_decide_now():
@@ -306,7 +306,7 @@ class Planning:
             snapshot.nodes.learn(apart.nodes)
             torn = self._rivals.torn(result.kept_for)
             rivals = await asyncio.to_thread(rivals_of, torn, self._policy) if torn else ()
-        self.effort.note_judged(snapshot, keys)
+        self.effort.note_plan(result, snapshot)
         if self._readiness.failure() or self._rivals.give_up(rivals):
             return
         self._due.note_begun(result.kept_for)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import chain
 
 import structlog
 from cachetools import TTLCache
@@ -31,7 +32,7 @@ log = structlog.get_logger()
 EVENTS_PER_ROUND = 20
 """Ten thousand pods that wait for one cause must not cause a storm of events."""
 
-AT_ONCE = 500
+AT_ONCE = 100
 """Causes that are compared before the event loop gets a turn."""
 
 PODS_TOLD = 16
@@ -141,9 +142,9 @@ class EventReporter:
         before = self._waited_before
         lasting = await self._lasting()
         # One object of every group comes before the many pods of one group.
-        first = {key: each for key, each in lasting.items() if not self._is_covered(key, each.cause)}
+        first = await self._among(lasting, lambda key, cause: not self._is_covered(key, cause))
         left = await self._tell(first, EVENTS_PER_ROUND, pods_too=False)
-        more = {key: each for key, each in lasting.items() if self._lacks_pods(key, each.cause)}
+        more = await self._among(lasting, self._lacks_pods)
         left = await self._tell(more, left, pods_too=True)
         if not first and not more and before == self._waited_before:
             self._seen, self._look_again_at = version, self._clock() + LOOK_AGAIN_S
@@ -161,15 +162,26 @@ class EventReporter:
                     lasting[key] = _Lasting(refusal, cause)
         return lasting
 
+    async def _among(
+        self, lasting: Mapping[GroupKey, _Lasting], is_wanted: Callable[[GroupKey, Cause], bool]
+    ) -> Mapping[GroupKey, _Lasting]:
+        wanted = {}
+        for number, (key, each) in enumerate(lasting.items()):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if is_wanted(key, each.cause):
+                wanted[key] = each
+        return wanted
+
     def _lasts(self, key: GroupKey, before: Cause | None, now: Cause) -> bool:
         if before is None or key in self._covered:
             return before == now
         # Only the reason is compared: where the nodes change in each round, no event would ever be written.
         return before.reason is now.reason
 
-    def _causes(self) -> list[tuple[GroupKey, Refusal]]:
-        """Return the cause of each group that waits, or that has a place and cannot use it yet."""
-        return [*self._inspect.refused(), *self._planning.attempts.stalled().items()]
+    def _causes(self) -> Iterator[tuple[GroupKey, Refusal]]:
+        """Yield the cause of each group that waits, or that has a place and cannot use it yet."""
+        return chain(self._inspect.refused(), list(self._planning.attempts.stalled().items()))
 
     def _is_covered(self, key: GroupKey, cause: Cause) -> bool:
         covered = self._covered.get(key)
@@ -183,7 +195,9 @@ class EventReporter:
 
     async def _tell(self, causes: Mapping[GroupKey, _Lasting], most: int, *, pods_too: bool) -> int:
         """Write this number of events at most; return how many more may be written."""
-        for key, each in causes.items():
+        for number, (key, each) in enumerate(causes.items()):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             pods = self._cache.groups.pods(key)
             self._forget_others(key, each, pods)
             events = [*(self._of_pods(key, each, pods) if pods_too else self._of_group(key, each, pods))]

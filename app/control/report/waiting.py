@@ -1,6 +1,6 @@
 """Lists the waiting PodGroups and their refusals as of the last plan, and tells whether they can be trusted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from app.cluster.state.cache import ClusterCache
 from app.control.cycle.planning import Planning
@@ -46,7 +46,10 @@ class WaitingGroups:
         """Return why a group with unplaced pods waits; None when it has no such pods, or is undecided."""
         return self._planning.refusals.get(key) if key in self._cache.groups.waiting() else None
 
-    def refused(self) -> Sequence[tuple[GroupKey, Refusal]]:
-        """Return the groups with pods that have no place, with their refusals; undecided groups are left out."""
-        waiting = self._cache.groups.waiting()
-        return [(key, refusal) for key, refusal in self._planning.refusals.items() if key in waiting]
+    def refused(self) -> Iterator[tuple[GroupKey, Refusal]]:
+        """Yield the groups that have pods without a place now, with their refusals; undecided groups are left out.
+
+        Each group is looked up when its turn comes, so the caller may let others run in between.
+        """
+        waiting, refusals = self._cache.groups.waiting(), list(self._planning.refusals.items())
+        return ((key, refusal) for key, refusal in refusals if key in waiting)

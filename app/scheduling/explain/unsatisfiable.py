@@ -77,7 +77,7 @@ def _judged(snapshot: Snapshot, keys: Collection[GroupKey] | None, known: "_Know
             overstated[group.queue] = overstated.get(group.queue, NOTHING) + answer.overstated
     if not lost and not overstated:
         return snapshot
-    return replace(snapshot, groups={**snapshot.groups, **groups}, unsatisfiable=lost, overstated=overstated)
+    return replace(snapshot, groups=dict(snapshot.groups.items()) | groups, unsatisfiable=lost, overstated=overstated)
 
 
 def judged_at_once(snapshot: Snapshot, keys: Collection[GroupKey] | None = None) -> Snapshot:
@@ -100,7 +100,7 @@ def judged_at_once(snapshot: Snapshot, keys: Collection[GroupKey] | None = None)
             left -= work
         chosen[key] = group
     found = _judged(replace(snapshot, groups=chosen), None if keys is None else chosen, known)
-    return replace(found, groups={**snapshot.groups, **found.groups})
+    return replace(found, groups=dict(snapshot.groups.items()) | dict(found.groups.items()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

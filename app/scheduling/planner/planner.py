@@ -53,7 +53,7 @@ def plan(
         allocation.allocate(Turns(snapshot, draft.state.ledger, draft.state.shares))
         allocation.lend(holds_back=policy.borrow_last and bool(snapshot.running))
     else:
-        draft.waiting = dict(snapshot.groups)
+        draft.waiting = dict(snapshot.groups.items())
     if snapshot.running:
         stale.end_stale(draft, stale.cannot_be_completed)
         allocation.open_what_is_owed()
@@ -79,8 +79,9 @@ def plan_some(  # noqa: PLR0913 - the candidates, and what the previous plan kee
     seconds since the epoch. `memory` is that of the last `plan`.
     """
     kept_for = None if aged is None else snapshot.groups.get(aged)
-    waiting = {key: snapshot.groups[key] for key in candidates if key in snapshot.groups}
-    snapshot = judged(snapshot, None if judges_all(waiting.values(), len(snapshot.groups)) else waiting)
+    waiting = {key: group for key in candidates if (group := snapshot.groups.get(key)) is not None}
+    are_all = judges_all(waiting.values(), len(snapshot.groups))
+    snapshot = judged(snapshot, None if are_all else waiting)
     waiting = {key: snapshot.groups[key] for key in waiting}
     draft = PlanDraft(replace(snapshot, groups=waiting), policy, memory, now=now)
     draft.state.board.withhold(withheld, is_owed=aged is None)
@@ -89,11 +90,11 @@ def plan_some(  # noqa: PLR0913 - the candidates, and what the previous plan kee
         allocation.keep_for(kept_for, withheld)
     if len(waiting) == 1:
         allocation.allocate_alone()
-        return _result(draft)
-    draft.state.divide()
-    allocation.allocate(Turns(draft.state.snapshot, draft.state.ledger, draft.state.shares))
-    allocation.lend()
-    return _result(draft)
+    else:
+        draft.state.divide()
+        allocation.allocate(Turns(draft.state.snapshot, draft.state.ledger, draft.state.shares))
+        allocation.lend()
+    return _result(draft, judges_all=are_all)
 
 
 def judges_all(candidates: Collection[PodGroup], waiting: int) -> bool:
@@ -143,7 +144,7 @@ def scores(snapshot: Snapshot, pod: Pod, offered: Collection[NodeName], policy: 
     return score.scores(board.costs(pod), board.allowed(pod) & snapshot.nodes.mask(offered))
 
 
-def _result(draft: PlanDraft) -> Plan:
+def _result(draft: PlanDraft, *, judges_all: bool = True) -> Plan:
     """Return the decisions of the plan."""
     for key, lost in draft.snapshot.unsatisfiable.items():
         # The group's other pods started, or are pending for another reason.
@@ -158,6 +159,7 @@ def _result(draft: PlanDraft) -> Plan:
         aged=None if draft.kept_nodes is None else draft.kept_nodes.group.key,
         kept_for=frozenset(draft.keeping.seats),
         unfinished=draft.unfinished,
+        judges_all=judges_all,
         whatifs=draft.whatifs,
         memory=remembered(draft),
     )
