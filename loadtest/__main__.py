@@ -11,9 +11,10 @@ from rich.console import Console
 from loadtest import sheets
 from loadtest.bench import ADMISSION, Bench, Plan
 from loadtest.contender import Contender
-from loadtest.ours import ours
+from loadtest.ours import ours, watched
 from loadtest.report import Report
 from loadtest.scenarios import QUICK, ImpossibleSizeError, Size, scenarios
+from loadtest.watchers import Watchers
 
 INTERRUPTED = 130
 WIDTH = 200
@@ -45,6 +46,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--quick", action="store_true", help=f"small: {QUICK.nodes} nodes, {QUICK.pods} pods, one run of each")
     add("--only", action="append", choices=names, default=[], help="this scenario; may be given again")
     add("--contender", action="append", default=[], metavar="NAME", help="schedulers whose name has this in it")
+    add(
+        "--viewers",
+        type=_count,
+        default=0,
+        help="only Leeboard, with and without so many viewers of its page, and a probe",
+    )
+    add("--readers", type=_count, default=0, help="the same with so many readers of its API besides")
     add("--peers", choices=("all", "none"), default="all", help="whether others than ours are built and run")
     add("--limit", type=_seconds, default=300.0, metavar="SECONDS", help="of each run (default 300)")
     add("--out", type=Path, default=Path("build/bench-cluster"), metavar="FOLDER", help="of the report")
@@ -75,9 +83,10 @@ def _checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ar
         options.size = Size(nodes=options.nodes or usual.nodes, pods=options.pods or usual.pods)
     except ImpossibleSizeError as impossible:
         parser.error(str(impossible))
-    options.contenders = [one for one in _contenders(options.peers) if _is_meant(one, options.contender)]
+    there = _contenders(options)
+    options.contenders = [one for one in there if _is_meant(one, options.contender)]
     if not options.contenders:
-        known = ", ".join(one.name for one in _contenders(options.peers))
+        known = ", ".join(one.name for one in there)
         parser.error(f"No scheduler has {' or '.join(options.contender)} in its name; there are: {known}.")
     return options
 
@@ -94,8 +103,10 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _contenders(peers: str) -> Sequence[Contender]:
-    if peers == "none":
+def _contenders(options: argparse.Namespace) -> Sequence[Contender]:
+    if options.viewers or options.readers:
+        return watched(Watchers(viewers=options.viewers, readers=options.readers))
+    if options.peers == "none":
         return ours()
     # A run without the other schedulers does not need the packages that build them.
     from loadtest.peers import peers as others  # noqa: PLC0415

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from loadtest.results import Watched
 from tests.system.api import Api, Object
 from tests.system.bed import Bed
 
@@ -53,6 +54,15 @@ class Planner(Protocol):
 
     def planned(self) -> Planned:
         """Return what it has planned so far."""
+        ...
+
+
+@runtime_checkable
+class Looked(Protocol):
+    """A contender that others look at; the others need not."""
+
+    def watched(self, since: float, until: float) -> Watched | None:
+        """Return what they have seen in a period, in seconds since the epoch; None where nobody looks."""
         ...
 
 

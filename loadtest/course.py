@@ -10,10 +10,10 @@ from typing import Self
 
 import httpx
 
-from loadtest.contender import Contender, Planned, Planner
+from loadtest.contender import Contender, Looked, Planned, Planner
 from loadtest.ledger import Ledger
 from loadtest.programs import Programs
-from loadtest.results import Figures, Made, quantile
+from loadtest.results import Figures, Made, Watched, quantile
 from loadtest.scenarios import Arrival, Scenario
 from tests.system import audit
 from tests.system.api import WRITERS, Api, Object, collection_of
@@ -110,7 +110,14 @@ class Course:
             peak_mib=self._programs.peak_mib(),
             empty_pods_per_s=self._empty_pods_per_s,
             made=self._made() if self._makes_room else None,
+            watched=self._watched(),
         )
+
+    def _watched(self) -> Watched | None:
+        if not isinstance(self._contender, Looked) or not self._ledger.binds_s:
+            return None
+        since = self._ledger.since_s
+        return self._contender.watched(since, since + self._ledger.binds_s[-1])
 
     def _made(self) -> Made:
         evictions_s = self._ledger.evictions_s

@@ -18,7 +18,7 @@ class Ledger:
         The clock begins at `since_s`, in seconds since the epoch.
         """
         self._pods = frozenset(pods)
-        self._since_s = since_s
+        self.since_s = since_s
         # Pod name -> when, the first time each; changed only by `note`.
         self._bound_at: dict[str, float] = {}
         self._evicted_at: dict[str, float] = {}
@@ -31,10 +31,10 @@ class Ledger:
         if event["responseStatus"]["code"] >= 300 or target.get("resource") == "leases":  # noqa: PLR2004 - HTTP's own
             return
         at_s = datetime.fromisoformat(event["stageTimestamp"]).timestamp()
-        if agent == OURSELVES or at_s < self._since_s:
+        if agent == OURSELVES or at_s < self.since_s:
             return
         self._writes[agent] += 1
-        self._note_pod(event["verb"], target, at_s - self._since_s)
+        self._note_pod(event["verb"], target, at_s - self.since_s)
 
     def _note_pod(self, verb: str, target: Mapping[str, Any], after_s: float) -> None:
         if target.get("resource") != "pods" or target.get("namespace") != "default":

@@ -16,6 +16,8 @@ from app.model.names import QueueName
 from loadtest import lease
 from loadtest.contender import Batch, CannotError, Contender, Entitled, Planned
 from loadtest.programs import command_line
+from loadtest.results import Watched
+from loadtest.watchers import PROGRAM, Watchers, seen_between
 from tests.cluster.patched import patched
 from tests.system.api import PROFILE, Api, Object, pod, pod_group, queue
 from tests.system.bed import PLAIN_SCHEDULER, Bed, free_ports
@@ -44,6 +46,19 @@ def ours() -> Sequence[Contender]:
         LetInLeeboard(LET_IN, Form.HELD),
         HeldLeeboard(HELD, Form.HELD),
     )
+
+
+def watched(watchers: Watchers) -> Sequence[Contender]:
+    """Return Leeboard in each form without watchers and with them."""
+    return [
+        kind(f"{name}, {each}", form, each)
+        for kind, name, form in (
+            (Leeboard, EXTENDER_ONLY, Form.EXTENDER_ONLY),
+            (LetInLeeboard, LET_IN, Form.HELD),
+            (HeldLeeboard, HELD, Form.HELD),
+        )
+        for each in (Watchers(), watchers)
+    ]
 
 
 class KubeScheduler:
@@ -129,10 +144,12 @@ class SampledScheduler(KubeScheduler):
 class Leeboard(KubeScheduler):
     """Leeboard beside a kube-scheduler, in one of the forms it is shipped in; pods are as their owners write them."""
 
-    def __init__(self, name: str, form: Form) -> None:
+    def __init__(self, name: str, form: Form, watchers: Watchers | None = None) -> None:
+        """`watchers` look at it meanwhile."""
         super().__init__()
         self.name = name
         self._form = form
+        self._watchers = watchers
         # What runs now; None before the first start.
         self._running: Deployed | None = None
 
@@ -145,6 +162,8 @@ class Leeboard(KubeScheduler):
     def install(self, api: Api) -> None:
         """Apply what the form is shipped with; admission comes with the start, as it would have to be asked."""
         install_form(api, [item for item in self._manifests if not _is_admission(item)], admission_port=0)
+        if self._watchers:
+            self._watchers.install(api)
 
     def work(self, batch: Batch) -> Sequence[Object]:
         """Return pods, and PodGroups for gangs."""
@@ -154,14 +173,19 @@ class Leeboard(KubeScheduler):
 
     def start(self, bed: Bed) -> Sequence[str]:
         """Start Leeboard and kube-scheduler, the one without a queue to decide for, the other without its lease."""
-        webhook, operations, admission = free_ports(3)
+        webhook, operations, admission, view = free_ports(4)
         ports = {"webhook": webhook, "operations": operations, "admission": admission}
+        if self._watchers:
+            ports["view"] = view
         with bed.api() as api:
             self._running = Deployed(form=self._form, bed=bed, api=api, ports=ports, settings={})
             install_form(api, [item for item in self._manifests if _is_admission(item)], admission_port=admission)
             lease.hold(api)
             self._running.start_leeboard()
             self._running.wait_until_ready()
+            if self._watchers:
+                nodes = [item["metadata"]["name"] for item in api.items("/api/v1/nodes")]
+                self._watchers.start(bed, api, ports=ports, nodes=nodes)
         config = yaml.safe_load(connected(self._form.scheduler_config.read_text()))
         self._flags = self._started(bed, config, f"http://127.0.0.1:{webhook}")
         self._flags = {**self._flags, LEEBOARD: _settings(self._running)}
@@ -182,6 +206,11 @@ class Leeboard(KubeScheduler):
             plans=self._running.metric(f"{name}_count"),
             seconds=self._running.metric(f"{name}_sum"),
         )
+
+    def watched(self, since: float, until: float) -> Watched | None:
+        """Return what watchers have seen in a period; None without watchers."""
+        assert self._running is not None
+        return seen_between(self._running.bed.folder / f"{PROGRAM}.log", since, until) if self._watchers else None
 
     @property
     def _manifests(self) -> Sequence[Object]:

@@ -164,7 +164,7 @@ def _rate(row: Row | None) -> float | None:
 
 
 def _made(row: Row | None, name: str) -> Spread | None:
-    return row.spread_made(name) if row else None
+    return row.spread_of("made", name) if row else None
 
 
 def _reached(condition: object) -> Outcome:

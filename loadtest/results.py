@@ -27,6 +27,21 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What those saw who looked at a scheduler from the release to the last bind, and a probe that asked filter."""
+
+    probes: int
+    filter_p50_ms: float
+    filter_p99_ms: float
+    reads_per_s: float
+    refused_reads: int
+    deltas_per_s: float
+    """Of all viewers together."""
+    view_mib: float
+    """The most memory that the view's process has held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """What was measured until the last bind; `None` where there was nothing to measure."""
 
@@ -47,6 +62,7 @@ class Figures:
     empty_pods_per_s: float | None = None
     """As many pods before there was a backlog."""
     made: Made | None = None
+    watched: Watched | None = None
 
     @property
     def cpu_ms(self) -> float:
@@ -90,6 +106,8 @@ class Run:
         figures = read["figures"] and dict(read["figures"])
         if figures and figures["made"]:
             figures["made"] = Made(**figures["made"])
+        if figures and figures.get("watched"):
+            figures["watched"] = Watched(**figures["watched"])
         return cls(**{**read, "loop_ms": tuple(read["loop_ms"]), "figures": figures and Figures(**figures)})
 
 
@@ -132,9 +150,10 @@ class Row:
         values = [getattr(figures, name) for figures in self.measured]
         return Spread.of([value for value in values if value is not None])
 
-    def spread_made(self, name: str) -> Spread | None:
-        """Return a figure of `Made` by its name."""
-        values = [getattr(figures.made, name) for figures in self.measured if figures.made]
+    def spread_of(self, part: str, name: str) -> Spread | None:
+        """Return a figure of `made` or `watched` by its name."""
+        parts = [getattr(figures, part) for figures in self.measured]
+        values = [getattr(one, name) for one in parts if one]
         return Spread.of([value for value in values if value is not None])
 
     def medians(self, name: str) -> Mapping[str, float]:

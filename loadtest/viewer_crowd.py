@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import aiohttp
@@ -17,9 +18,10 @@ MOST_OPENING = 20
 
 
 def teams_of(user: str) -> frozenset[str]:
-    """Return the namespaces that a user may see: another choice for each user."""
-    chance = Random(user)
-    return frozenset(f"team-{number}" for number in chance.sample(range(TEAMS), chance.randint(1, TEAMS - 1)))
+    """Return the namespaces that the user of this number may see: another choice for each user."""
+    # The factor has no divisor in common with the modulus, so no two of the first million numbers give the same choice.
+    chosen = (int(user.rpartition("-")[2]) + 1) * 7919 % (2**TEAMS - 1)
+    return frozenset(f"team-{team}" for team in range(TEAMS) if chosen >> team & 1)
 
 
 async def review_token(request: web.Request) -> web.Response:
@@ -46,9 +48,9 @@ class Crowd:
         self._epochs = set[str]()
         self._arrived = 0
 
-    async def view(self, url: str, number: int, wanted: int, opening: asyncio.Semaphore) -> None:
+    async def view(self, url: str, token: str, wanted: int, opening: asyncio.Semaphore) -> None:
         """Read the stream until cancelled."""
-        headers, event = {"X-Leeboard-Token": f"user-{number}"}, ""
+        headers, event = {"X-Leeboard-Token": token}, ""
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(timeout=timeout, read_bufsize=1 << 24) as session:
             async with opening:
@@ -75,20 +77,30 @@ class Crowd:
 
     def told(self) -> dict[str, Any]:
         """Return what was read."""
-        return {**self.seen, "epochs": len(self._epochs), "view_cpu_s": _view_cpu_s()}
+        return {**self.seen, "epochs": len(self._epochs), "view_cpu_s": view_process().cpu_s}
 
 
-def _view_cpu_s() -> float:
-    """Return the CPU time of the youngest view process of this machine."""
+@dataclass(frozen=True, slots=True)
+class ViewProcess:
+    """What the process of the view has used so far."""
+
+    cpu_s: float = 0.0
+    peak_mib: float = 0.0
+
+
+def view_process() -> ViewProcess:
+    """Return what the youngest view process of this machine has used; nothing when there is none."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if b"app.view" in (folder / "cmdline").read_bytes():
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                found.append((int(fields[19]), (int(fields[11]) + int(fields[12])) / 100))
+                peak = re.search(r"VmHWM:\s+(\d+) kB", (folder / "status").read_text())
+                cpu_s = (int(fields[11]) + int(fields[12])) / 100
+                found.append((int(fields[19]), ViewProcess(cpu_s, int(peak[1]) / 1024 if peak else 0.0)))
         except OSError:
             continue
-    return max(found, default=(0, 0.0))[1]
+    return max(found, key=lambda each: each[0])[1] if found else ViewProcess()
 
 
 async def main(viewers: int) -> None:
@@ -104,7 +116,7 @@ async def main(viewers: int) -> None:
     loop, crowd = asyncio.get_running_loop(), Crowd()
     url = (await loop.run_in_executor(None, sys.stdin.readline)).strip()
     began, opening = loop.time(), asyncio.Semaphore(MOST_OPENING)
-    tasks = [asyncio.create_task(crowd.view(url, number, viewers, opening)) for number in range(viewers)]
+    tasks = [asyncio.create_task(crowd.view(url, f"user-{number}", viewers, opening)) for number in range(viewers)]
     await crowd.there.wait()
     print(f"{viewers} after {loop.time() - began:.1f} s", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
