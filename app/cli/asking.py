@@ -14,7 +14,15 @@ import click
 from app.client.api_server import ApiServer, Object
 from app.client.kubeconfig import DEFAULT_NAMESPACE, Context, context_of, is_in_cluster
 from app.client.reach_errors import KubeconfigError, NoSuchObjectError, ReachError
-from app.client.service_ways import IN_CLUSTER_URL, SERVICE, DirectWay, ProxiedWay, Service
+from app.client.service_ways import (
+    IN_CLUSTER_URL,
+    NO_ANSWER_FIX,
+    NO_KUBECONFIG_FIX,
+    SERVICE,
+    DirectWay,
+    ProxiedWay,
+    Service,
+)
 
 OPERATIONS_PORT = 8080
 WITHIN_S = 10.0
@@ -79,7 +87,7 @@ class Reach:
             return Service(self._direct(IN_CLUSTER_URL))
         beside = f"http://127.0.0.1:{_operations_port()}"
         if self.cluster is None:
-            return Service(self._direct(beside))
+            return Service(self._direct(beside, fix=NO_KUBECONFIG_FIX))
         # A demo or a forwarded port. Our token is not sent there: any user of this machine may listen on the port.
         return Service(
             ProxiedWay(self.cluster, service=terms.service, token=terms.token),
@@ -128,11 +136,15 @@ class Reach:
                 return found | {"incomplete": f"Only what Kubernetes objects say: {error}"}, found
             if refused is None or str(error) == str(refused) or isinstance(error, NoSuchObjectError):
                 raise
-            raise type(refused)(f"{refused}; and the service: {error}") from error
+            if isinstance(refused, NoSuchObjectError):
+                # The service could tell of a pod that is gone; that it cannot be asked is not what is wrong.
+                raise refused from error
+            raise type(refused)(f"{refused}; and {error}") from error
 
-    def _direct(self, url: str) -> DirectWay:
+    def _direct(self, url: str, fix: str = NO_ANSWER_FIX) -> DirectWay:
         return DirectWay(
             next(iter(url.split()), ""),
+            fix=fix,
             token=self._terms.token,
             context=lambda: self.context,
             timeout_s=self._terms.request_timeout,

@@ -11,7 +11,14 @@ from urllib.parse import quote, urlencode
 from app.client.credentials import Login, login
 from app.client.http_connection import ALONE, STREAM_SILENCE_S, Connection, Reply
 from app.client.kubeconfig import Context
-from app.client.reach_errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
+from app.client.reach_errors import (
+    NoReplyError,
+    NoSuchObjectError,
+    NotAllowedError,
+    NotAuthenticatedError,
+    ReachError,
+    said_by,
+)
 
 Object = dict[str, Any]
 
@@ -96,10 +103,9 @@ class ApiServer:
 
     def _lost(self, error: Exception) -> NoReplyError:
         server, name = self.context.cluster.get("server"), self.context.name
-        said = str(error) or type(error).__name__
         return NoReplyError(
-            f"the API server {server} does not answer: {said}; is context {name!r} the right one (--context), and is"
-            " the cluster reachable from here?"
+            f"the API server {server} does not answer: {said_by(error)}; is context {name!r} the right one (--context),"
+            " and is the cluster reachable from here?"
         )
 
     def _object(self, reply: Reply) -> Object:

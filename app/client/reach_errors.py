@@ -23,3 +23,8 @@ class NotAllowedError(ReachError):
 
 class NoSuchObjectError(ReachError):
     """There is no such object."""
+
+
+def said_by(error: Exception) -> str:
+    """Return what an error says to a person: without the number of an error of the system."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -17,7 +17,14 @@ from urllib.parse import urlsplit
 from app.client.api_server import ApiServer, is_status, message
 from app.client.http_connection import ALONE, STREAM_SILENCE_S, Address, Connection, Reply
 from app.client.kubeconfig import Context, is_in_cluster
-from app.client.reach_errors import NoReplyError, NoSuchObjectError, NotAllowedError, NotAuthenticatedError, ReachError
+from app.client.reach_errors import (
+    NoReplyError,
+    NoSuchObjectError,
+    NotAllowedError,
+    NotAuthenticatedError,
+    ReachError,
+    said_by,
+)
 from app.client.tokens import AUDIENCE, TOKEN_HEADER, payload
 
 IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
@@ -29,8 +36,11 @@ TOKEN_S = 600
 
 CREATE_TOKEN = "--token $(kubectl -n leeboard create token leeboard-reader)"  # noqa: S105 # a command
 NO_ANSWER_FIX = (
-    "do its pods run? outside the cluster: kubectl -n leeboard port-forward deploy/leeboard 8080;"
-    " or name the operations address with --server"
+    "do its pods run, and is this the operations address? an administrator can try kubectl -n leeboard port-forward"
+    " deploy/leeboard 8080"
+)
+NO_KUBECONFIG_FIX = (
+    "there is no kubeconfig either; name one with --kubeconfig, or the address of Leeboard with --server"
 )
 
 
@@ -65,12 +75,18 @@ class ServiceWay(Protocol):
 class DirectWay:
     """The service's own address: a published one, a forwarded port, or the Service inside the cluster."""
 
-    def __init__(self, url: str, *, token: str | None, context: "ContextSource", timeout_s: float) -> None:
-        """`context` is asked for a token when none is given and the address may get it; it returns None for none."""
+    def __init__(
+        self, url: str, *, token: str | None, context: "ContextSource", timeout_s: float, fix: str = NO_ANSWER_FIX
+    ) -> None:
+        """`context` is asked for a token when none is given and the address may get it; it returns None for none.
+
+        `fix` is what to do when nothing answers there.
+        """
         self._url = url.rstrip("/")
         self._given = token.strip() if token else ""
         self._context = context
         self._timeout_s = timeout_s
+        self._fix = fix
         self._connection = Connection(Address(url=self._url), timeout_s=timeout_s)
         # Set when it is first needed, because this may run a plugin.
         self._found: str | None = None
@@ -102,8 +118,7 @@ class DirectWay:
             self._found = None
             return answered if self._token() == used else send(self._token())
         except (OSError, HTTPException, ValueError) as error:
-            said = str(error) or type(error).__name__
-            raise NoReplyError(f"{self._url} does not answer: {said}; {NO_ANSWER_FIX}") from error
+            raise NoReplyError(f"{self._url} does not answer: {said_by(error)}; {self._fix}") from error
 
     def unknown_caller(self, said: str) -> ReachError:
         """Say which token was sent, and how to get another."""
@@ -199,8 +214,9 @@ class ProxiedWay:
         said = message(reply.body)
         if reply.status == HTTPStatus.FORBIDDEN:
             return NotAllowedError(
-                f"you may not ask {self.name} through the API server: {said}; ask for the right to get"
-                f" services/proxy there, or name a published address with --server"
+                f"you have no right to ask Leeboard through the API server (get services/proxy of"
+                f" {self._service} in namespace {self._namespace}); ask an administrator for it, or name a published"
+                " address with --server"
             )
         if reply.status == HTTPStatus.NOT_FOUND:
             return NoReplyError(

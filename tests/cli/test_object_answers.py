@@ -211,8 +211,17 @@ async def test_a_user_who_may_do_nothing_is_told_both_reasons(tmp_path: Path) ->
 
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "pods/train-0 is forbidden; and the service: you may not ask" in result.stderr
-    assert "ask for the right to get services/proxy there" in result.stderr
+    assert "pods/train-0 is forbidden; and you have no right to ask Leeboard" in result.stderr
+    assert "get services/proxy of leeboard:operations in namespace leeboard" in result.stderr
+
+
+async def test_a_mistyped_name_is_said_to_be_one_also_to_those_who_may_not_ask_the_service(tmp_path: Path) -> None:
+    cluster = holding(pods=[pod()])
+    cluster.forbidden.add(f"{PROXY}/api/v1/why/default/trian-0?kind=pod")
+
+    result = await run(cluster, tmp_path, "why", "pod/trian-0")
+
+    assert result.stderr == "Error: there is no pod default/trian-0; did you mean train-0?\n"
 
 
 async def test_an_unknown_name_is_answered_with_those_that_look_like_it(tmp_path: Path) -> None:

@@ -202,7 +202,11 @@ async def test_a_user_with_a_certificate_is_told_how_to_get_a_token(tmp_path: Pa
 @pytest.mark.parametrize(
     ("code", "kind", "says_what"),
     [
-        (403, NotAllowedError, r"you may not ask Service leeboard/leeboard:operations .*services/proxy there, or"),
+        (
+            403,
+            NotAllowedError,
+            r"you have no right to ask Leeboard .*services/proxy of leeboard:operations in namespace leeboard\); ask",
+        ),
         (404, NoReplyError, "there is no Service .*--service NAMESPACE/NAME:PORT"),
         (503, NoReplyError, r"does not answer: no; do its pods run\? kubectl -n leeboard get pods"),
         (401, NotAuthenticatedError, "the API server does not know you: no; log in again"),
