@@ -25,6 +25,10 @@ class NoSuchObjectError(ReachError):
     """There is no such object."""
 
 
+class OnStandbyError(ReachError):
+    """A replica answers that another one decides."""
+
+
 def said_by(error: Exception) -> str:
     """Return what an error says to a person: without the number of an error of the system."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from ipaddress import ip_address
 from itertools import chain
+from time import sleep
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,9 +23,11 @@ from app.client.reach_errors import (
     NoSuchObjectError,
     NotAllowedError,
     NotAuthenticatedError,
+    OnStandbyError,
     ReachError,
     said_by,
 )
+from app.client.standby_answer import STANDBY
 from app.client.tokens import AUDIENCE, TOKEN_HEADER, payload
 
 IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
@@ -35,6 +38,9 @@ TOKEN_S = 600
 """The shortest life that the API server gives a token."""
 
 CREATE_TOKEN = "--token $(kubectl -n leeboard create token leeboard-reader)"  # noqa: S105 # a command
+TRIES = 8
+"""With two replicas, one call in 256 finds only the one on standby."""
+AGAIN_S = 0.1
 NO_ANSWER_FIX = (
     "do its pods run, and is this the operations address? an administrator can try kubectl -n leeboard port-forward"
     " deploy/leeboard 8080"
@@ -242,7 +248,7 @@ class Service:
         errors: list[ReachError] = []
         for way in self._ways:
             try:
-                answer = _accepted(way, way.ask(path, {"Accept": "application/json"}))
+                answer = _led(way, path)
             except NoSuchObjectError:
                 self._ways = (way,)
                 raise
@@ -263,11 +269,22 @@ class Service:
             way.close()
 
 
+def _led(way: ServiceWay, path: str) -> bytes:
+    """Ask until the replica that decides answers. Each new connection leads to any replica of the Service."""
+    for _ in range(TRIES - 1):
+        try:
+            return _accepted(way, way.ask(path, {"Accept": "application/json"}))
+        except OnStandbyError:
+            sleep(AGAIN_S)
+    return _accepted(way, way.ask(path, {"Accept": "application/json"}))
+
+
 def _accepted(way: ServiceWay, reply: Reply) -> bytes:
     if reply.status == HTTPStatus.OK:
         return reply.body
     try:
-        detail = str(json.loads(reply.body)["detail"])
+        said = json.loads(reply.body)
+        detail, kind = str(said["detail"]), said.get("type")
     except (ValueError, KeyError, TypeError):
         raise NoReplyError(f"{way.name} is not Leeboard's operations port; {NO_ANSWER_FIX}") from None
     if detail.startswith("GET /"):
@@ -277,6 +294,8 @@ def _accepted(way: ServiceWay, reply: Reply) -> bytes:
         raise NoSuchObjectError(detail)
     if reply.status == HTTPStatus.UNAUTHORIZED:
         raise way.unknown_caller(detail)
+    if kind == STANDBY:
+        raise OnStandbyError(f"{way.name}: {detail}")
     raise NotAllowedError(f"{way.name} cannot tell: {detail}")
 
 

@@ -24,7 +24,7 @@ from app.service.view_process import ViewProcess
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.view.messages import Setup
-from app.web import health, operations
+from app.web import health, operations, standby
 from app.web.callers import Anybody, CallerReviews, Callers, Nobody, Reviewed
 from app.web.visits import Visits
 from app.web.watchdog import Alarm, Watchdog
@@ -96,11 +96,17 @@ async def serve(
         doors = [verbs, *([opened(reviews)] if reviews else [])]
         rights = [Rights(kubernetes.reviews, settings)] if kubernetes else []
         watchdog = Watchdog(Alarm(metrics))
-        published = health.Published(shell, *rights, *doors)
+        published = health.Published(shell, *rights, *doors, leader=components.leadership.other)
         visits = Visits(asyncio.get_running_loop(), state=shell)
         callers = _callers(settings, kubernetes.reviews if kubernetes else None, visits)
         app = operations.application(
-            components.inspect, metrics, watchdog, callers=callers, ready=published, asks=visits
+            components.inspect,
+            metrics,
+            watchdog,
+            callers=callers,
+            ready=published,
+            asks=visits,
+            standby=lambda: standby.sentence(published.leader),
         )
         reads = opened(operations_door(settings, app))
         probes = probe_door(settings, health.application(published, watchdog))

@@ -17,6 +17,7 @@ from app.model.question import Check
 from app.model.seam import rfc3339
 from app.telemetry import Metrics
 from app.view import messages
+from app.web import standby
 
 FRAME_EVERY_S = 0.5
 LONGEST_PAUSE_S = 10.0
@@ -46,7 +47,10 @@ class Reads(Protocol):
 
 
 class Condition:
-    """Whether this replica decides, since when its state is old, and the last plan. It is looked at all the time."""
+    """Whether this replica decides or stands by, since when its state is old, and the last plan.
+
+    It is looked at all the time.
+    """
 
     def __init__(
         self, shell: Reads, readiness: Readiness, metrics: Metrics, *, wall_clock: Callable[[], float]
@@ -79,7 +83,9 @@ class Condition:
         self._plans = plans
         with self._shell.reading():
             is_active = not self._readiness.leadership.failure()
-        return {"time": now, "stale": stale, "active": is_active, "plan": self._plan}
+            leader = self._readiness.leadership.other()
+        plan = {"active": is_active, "plan": self._plan}
+        return {"time": now, "stale": stale, **plan, "standby": standby.sentence(leader)}
 
 
 class Allowance:
@@ -152,6 +158,10 @@ class Feed:
             self._live.end()
 
     async def _send_frame(self, writer: asyncio.StreamWriter, *, is_full: bool) -> None:
+        if said := self.condition.look()["standby"]:
+            self._stop_collecting()
+            await self._send(writer, {"frame": {"standby": said}})
+            return
         began = time.thread_time()
         with self._shell.reading():
             if is_full:

@@ -15,7 +15,7 @@ from app.view.kept_state import KeptState
 from app.view.page import Page
 from app.view.readers import ReadersRights
 from app.view.streams import Source, Streams
-from app.web import problem, routes
+from app.web import problem, routes, standby
 from app.web.asgi import BodyLimits
 from app.web.callers import Callers, RefusedError, refused
 from app.web.connection import ConnectionLimits
@@ -58,7 +58,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
         "/": page.index,
         "/static/{path:path}": page.file,
         "/version": show_version,
-        "/api/v1/state": _state(rights, source),
+        "/api/v1/state": _state(kept, rights, source),
         "/api/v1/{path:path}": _passed(rights, elsewhere),
         "/openapi.json": _passed(rights, elsewhere),
     }
@@ -97,11 +97,14 @@ class _Stream:
         await self._streams.serve(scope, receive, send, after=request.headers.get("last-event-id", ""))
 
 
-def _state(rights: ReadersRights, source: Source) -> Callable[[Request], Awaitable[Response]]:
+def _state(kept: KeptState, rights: ReadersRights, source: Source) -> Callable[[Request], Awaitable[Response]]:
     async def state(request: Request) -> Response:
         refuse_unknown(request)
         caller = await rights.caller(dict(request.scope["headers"]), _address(request))
-        if not await source.fresh():
+        is_known = await source.fresh()
+        if kept.standby:
+            return standby.response(kept.standby)
+        if not is_known:
             return problem.response(HTTPStatus.SERVICE_UNAVAILABLE, NO_STATE)
         picture = await rights.picture(caller)
         headers = {"etag": f'"{picture.id}"', "cache-control": "private, no-cache", "vary": VARY}

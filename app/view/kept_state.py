@@ -51,6 +51,8 @@ class KeptState:
         self.epoch = secrets.token_hex(6)
         """Another text whenever the state does not follow from the one before."""
         self.tick = 0
+        self.standby = ""
+        """Why there is no state, while another replica decides."""
         self.scalars: Mapping[str, Any] = EMPTY
         self.tables: dict[str, dict[str, Row]] = {name: {} for name in TABLES}
         self._namespaces = Counter[str]()
@@ -73,6 +75,10 @@ class KeptState:
     def take(self, frame: Mapping[str, Any]) -> None:
         """Take in the parts and this frame at once."""
         parts, self._pending = self._pending, []
+        self.standby = frame["standby"]
+        if self.standby:
+            self._end()
+            return
         if frame["full"] or not self.tick:
             self._begin()
         changed: dict[str, tuple[list[Row], list[str]]] = {}
@@ -93,6 +99,12 @@ class KeptState:
         """Note that no frames arrive any more."""
         if self.tick and self.scalars["stale"] != stale:
             self._advance({**self.scalars, "stale": stale}, {})
+
+    def _end(self) -> None:
+        """Forget a state that only the deciding replica could continue."""
+        self._begin()
+        self.tick, self.scalars = 0, EMPTY
+        self._tell()
 
     def _begin(self) -> None:
         self.epoch = secrets.token_hex(6)
@@ -126,6 +138,9 @@ class KeptState:
         self.tick += 1
         changed = {name: value for name, value in scalars.items() if before.get(name, self) != value}
         self._ring.append(Delta(tick=self.tick, scalars=changed, tables=tables))
+        self._tell()
+
+    def _tell(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 

@@ -16,7 +16,8 @@ PATIENCE_S = 30.0
 PIECE_BYTES = 64 << 10
 BUSY = "too many questions to the deciding process at once; try again in some seconds"
 SILENT = "the deciding process does not answer: {error}"
-KEPT_HEADERS = ("content-type", "www-authenticate", "retry-after", "etag", "link")
+KEPT_HEADERS = ("content-type", "www-authenticate", "retry-after", "etag", "link", "connection")
+"""A replica on standby closes the connection, so that the next one leads elsewhere."""
 
 
 class Passing:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from app.view.kept_state import KeptState
 from app.view.readers import ReadersRights
 from app.view.sight import Picture
-from app.web import problem
+from app.web import problem, standby
 from app.web.callers import Caller, RefusedError, refusal
 
 MOST_STREAMS = 256
@@ -72,12 +72,14 @@ class Streams:
         address = (scope.get("client") or ("", 0))[0]
         try:
             caller = await self._rights.caller(headers, address)
-            if not self._kept.tick:
-                # Rights are looked up in the namespaces of the state.
-                await self._source.fresh()
+            # Rights are looked up in the namespaces of the state.
+            await self._source.fresh()
             picture = await self._rights.picture(caller)
         except RefusedError as error:
             await refusal(error)(scope, receive, send)
+            return
+        if self._kept.standby:
+            await standby.response(self._kept.standby)(scope, receive, send)
             return
         client = _Client(self._kept, self._rights, headers, address, picture, self._source.want)
         sending = asyncio.create_task(client.run(send, after))
@@ -127,7 +129,8 @@ class _Client:
                 await _send(send, events)
             else:
                 await self._wait(send)
-            if not await self._may_go_on():
+            # A client of a replica that no longer decides comes back to the one that does.
+            if self._kept.standby or not await self._may_go_on():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
 

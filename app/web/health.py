@@ -49,9 +49,12 @@ class Ready(Protocol):
 class Published:
     """The checks that the main loop published last, for threads that must not wait for the main loop."""
 
-    def __init__(self, *parts: Ready) -> None:
-        """Start without results. The parts belong to the main loop."""
+    def __init__(self, *parts: Ready, leader: Callable[[], str]) -> None:
+        """Start without results. The parts belong to the main loop; `leader` returns who else leads, if anybody."""
         self._parts = parts
+        self._leader = leader
+        self.leader = ""
+        """The kube-scheduler that leads, if it is beside another replica."""
         # `run` replaces it; other threads read it.
         self._seen: Sequence[Check] = STARTING
 
@@ -63,6 +66,7 @@ class Published:
         """Publish the checks until cancelled."""
         while True:
             self._seen = tuple(check for part in self._parts for check in part.checks())
+            self.leader = self._leader()
             await asyncio.sleep(PUBLISH_EVERY_S)
 
 

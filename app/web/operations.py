@@ -29,6 +29,7 @@ from app.web.lists import each_of, listed
 from app.web.paging import MOST, Veil, page
 from app.web.parameters import takes_only
 from app.web.scrape import Counts, scrape
+from app.web.standby import OnlyLeading
 from app.web.view_document import with_view
 from app.web.visits import Asks, OnTheSpot
 from app.web.why_answers import ExplanationAnswer
@@ -107,16 +108,18 @@ def application(  # noqa: PLR0913 # collaborators come in here
     callers: Callers,
     ready: Ready | None = None,
     asks: Asks | None = None,
+    standby: Callable[[], str] = lambda: "",
     limits: BodyLimits = OPERATIONS_LIMITS,
 ) -> FastAPI:
     """Build the app of the operations listener.
 
     `callers` authenticates callers and finds out what they may see. The health endpoints need no authentication.
     `inspect` belongs to the main loop. `asks` calls it there from another loop; None means that this app runs on the
-    main loop. `ready` returns all lines of /readyz except the watchdog's; None takes those of `inspect`.
+    main loop. `ready` returns all lines of /readyz except the watchdog's; None takes those of `inspect`. `standby`
+    returns why this replica does not answer reads, from any thread.
     """
     main = asks or OnTheSpot()
-    guarded = [Middleware(Guarded, callers=callers)]
+    guarded = [Middleware(Guarded, callers=callers), Middleware(OnlyLeading, standby=standby)]
     app = routes.application(
         limits, middleware=guarded, title="Leeboard", version="v1alpha1", openapi_url="/openapi.json"
     )

@@ -9,14 +9,14 @@ from starlette.exceptions import HTTPException
 MEDIA_TYPE = "application/problem+json"
 
 
-def body(status: HTTPStatus, detail: str) -> bytes:
+def body(status: HTTPStatus, detail: str, *, kind: str = "about:blank") -> bytes:
     """Return the problem document."""
-    return orjson.dumps({"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail})
+    return orjson.dumps({"type": kind, "title": status.phrase, "status": status.value, "detail": detail})
 
 
-def response(status: HTTPStatus, detail: str) -> Response:
+def response(status: HTTPStatus, detail: str, *, kind: str = "about:blank") -> Response:
     """Return the problem as a response."""
-    return Response(body(status, detail), status_code=status, media_type=MEDIA_TYPE)
+    return Response(body(status, detail, kind=kind), status_code=status, media_type=MEDIA_TYPE)
 
 
 def answer_errors_with_problems(app: FastAPI) -> None:

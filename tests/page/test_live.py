@@ -5,11 +5,17 @@ from typing import Any
 
 import pytest
 
+from app.model.seam import Resource
+from app.simulation import manifests
 from app.simulation.world import live
 from tests.page.stage import looked_at
+from tests.view.pair import paired
 from tests.view.test_view_process import viewed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SEE_STALE = """new MutationObserver(() => { window.sawStale ||= document.querySelector(".status.stale") !== null; })
+  .observe(document.body, {subtree: true, childList: true, attributes: true})"""
 
 
 async def test_the_page_shows_a_service_at_work_and_follows_it(browser: Any) -> None:
@@ -26,3 +32,20 @@ async def test_the_page_shows_a_service_at_work_and_follows_it(browser: Any) -> 
             await window.shows("main h2", "/")
             await window.shows("main .explanation", "State")
         work.cancel()
+
+
+async def test_the_page_follows_the_lead_from_one_replica_to_the_other(browser: Any) -> None:
+    async with paired() as pair, looked_at(browser, f"{pair.url}/") as window:
+        await window.shows(".status", "live")
+        await window.shows("#cluster h2", "152 GPUs on 19 nodes")
+        await window.page.evaluate(SEE_STALE)
+        before = len(pair.reached)
+        pair.cluster.leader = "two"
+        await window.becomes("window.sawStale")
+        assert "152" in await window.text("header")
+        pair.cluster.create(Resource.NODES, manifests.node("new", gpus=4, cpu=8, labels={}))
+        await window.shows("#cluster h2", "156 GPUs on 20 nodes")
+        await window.shows(".status", "live")
+        assert len(pair.reached) > before
+        # The browser reports the answers of the replica on standby.
+        window.complaints.clear()

@@ -28,12 +28,12 @@ def tell(shell: Shell, live: LiveState, kept: KeptState, *, is_full: bool) -> No
         line = live.line()
     live.take_line(line(), tables)
     kept.add_part(through(dict(tables)))
-    scalars = {**EMPTY, "active": True, "summary": live.summary(), "leftOut": live.left_out}
+    scalars = {**EMPTY, "standby": "", "active": True, "summary": live.summary(), "leftOut": live.left_out}
     kept.take(through({"full": is_full, **scalars}))
 
 
 def frame(*, full: bool = False, **scalars: Any) -> dict[str, Any]:
-    return {"full": full, **EMPTY, **scalars}
+    return {"full": full, "standby": "", **EMPTY, **scalars}
 
 
 class Client:

@@ -162,7 +162,7 @@ class Unasked:
 
 
 async def test_nothing_is_ready_before_the_first_report_of_the_main_loop() -> None:
-    published = health.Published(FakeInspect())
+    published = health.Published(FakeInspect(), leader=str)
     assert [check.passed for check in published.checks()] == [False]
 
     running = asyncio.create_task(published.run())

@@ -75,6 +75,11 @@ class Leadership:
             return "no renewal of the lease of kube-scheduler was seen in time, so another replica may be active"
         return ""
 
+    def other(self) -> str:
+        """Return the kube-scheduler that leads beside another replica; empty when none was seen to."""
+        lease = self._seen
+        return lease.holder if lease is not None and self._is_anothers(lease) else ""
+
     async def while_sure(self, write: Awaitable[None]) -> None:
         """Run a write, and cancel it when another replica may decide: if this process paused, it may be unsent.
 

@@ -17,7 +17,7 @@ function useAnswer(path) {
     const gone = new AbortController();
     const ask = async () => {
       try {
-        const reply = await get(path, { signal: gone.signal });
+        const reply = await get(path, { signal: gone.signal, tries: 4 });
         const next = reply.ok ? { found: await reply.json(), sentence: "" } : { found: null, sentence: await sentenceOf(reply) };
         if (!gone.signal.aborted) setAnswer(next);
       } catch {

@@ -5,6 +5,8 @@ const KEY = "leeboard-token";
 /** The API server's service proxy takes Authorization for itself, and passes the other header on. */
 const isProxied = location.pathname.includes("/proxy/");
 
+const SOON_S = 2;
+
 /** The sentence of a 401; null while no token is asked for. */
 export const askedFor = signal(null);
 
@@ -19,14 +21,24 @@ export function authorization() {
 
 /** Fetch a path relative to the page. A 401 opens the form. */
 export async function get(path, options = {}) {
-  const answer = await fetch(path, {
-    cache: "no-store",
-    credentials: "same-origin",
-    ...options,
-    headers: { ...options.headers, ...authorization() },
-  });
+  const answer = await asked(path, options);
   if (answer.status === 401) askedFor.value = await sentenceOf(answer);
   return answer;
+}
+
+/** A replica on standby asks to try again soon; another connection may lead to the one that decides. */
+async function asked(path, { tries = 1, ...options }) {
+  for (let left = tries - 1; ; left -= 1) {
+    const answer = await fetch(path, {
+      cache: "no-store",
+      credentials: "same-origin",
+      ...options,
+      headers: { ...options.headers, ...authorization() },
+    });
+    const pauseS = Number(answer.headers.get("Retry-After"));
+    if (left <= 0 || answer.status !== 503 || !(pauseS > 0 && pauseS <= SOON_S)) return answer;
+    await new Promise((resolve) => setTimeout(resolve, 1000 * pauseS));
+  }
 }
 
 /** Say what an answer that is no success says about itself. */
