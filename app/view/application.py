@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.client.tokens import TOKEN_HEADER
 from app.view.kept_state import KeptState
+from app.view.packing import GzipBody
 from app.view.page import Page
 from app.view.readers import ReadersRights
 from app.view.streams import Source, Streams
@@ -111,9 +112,10 @@ def _state(kept: KeptState, rights: ReadersRights, source: Source) -> Callable[[
         if headers["etag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         if "gzip" in request.headers.get("accept-encoding", ""):
-            packed = await picture.packed_state()
+            body, state = GzipBody(), await picture.packed_state()
+            packed = body.begin() + body.add(state) + body.end()
             return Response(packed, media_type="application/json", headers=headers | {"content-encoding": "gzip"})
-        return Response(picture.state(), media_type="application/json", headers=headers)
+        return Response(picture.state().plain, media_type="application/json", headers=headers)
 
     return state
 

@@ -18,6 +18,7 @@ QUIET = 10
 SCALARS = ("time", "stale", "active", "plan", "summary", "leftOut")
 NAMESPACED = {"shares": SHARES.index("namespace"), "waiting": WAITING.index("namespace")}
 """The tables whose rows belong to namespaces, and the column with the namespace."""
+POSITION = WAITING.index("position")
 
 EMPTY: Mapping[str, Any] = {
     "time": None,
@@ -41,6 +42,8 @@ class Delta:
     """Those that have changed."""
     tables: Mapping[str, tuple[Sequence[Row], Sequence[str]]] = field(default_factory=dict)
     """By table: whole rows that are new or differ, and keys of rows that are gone."""
+    moved: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
+    """By table: the keys of rows that differ only in their position, and the position: one start moves many."""
 
 
 class KeptState:
@@ -82,23 +85,27 @@ class KeptState:
         if frame["full"] or not self.tick:
             self._begin()
         changed: dict[str, tuple[list[Row], list[str]]] = {}
+        moved: dict[str, list[tuple[str, int]]] = {}
         for part in parts:
             for name, (rows, gone) in part.items():
-                self._put(name, rows, gone)
                 found = changed.setdefault(name, ([], []))
-                found[0].extend(rows)
+                news, moves = self._split(name, rows)
+                found[0].extend(news)
                 found[1].extend(gone)
+                if moves:
+                    moved.setdefault(name, []).extend(moves)
+                self._put(name, rows, gone)
         scalars = {name: frame[name] for name in SCALARS}
         is_news = bool(changed) or any(scalars[name] != self.scalars.get(name) for name in SCALARS[1:])
         self._quiet = 0 if is_news else self._quiet + 1
         if is_news or self._quiet >= QUIET:
             self._quiet = 0
-            self._advance(scalars, changed)
+            self._advance(scalars, changed, moved)
 
     def note_silence(self, stale: Mapping[str, Any]) -> None:
         """Note that no frames arrive any more."""
         if self.tick and self.scalars["stale"] != stale:
-            self._advance({**self.scalars, "stale": stale}, {})
+            self._advance({**self.scalars, "stale": stale}, {}, {})
 
     def _end(self) -> None:
         """Forget a state that only the deciding replica could continue."""
@@ -112,6 +119,19 @@ class KeptState:
         self._namespaces.clear()
         self._ring.clear()
         self.scalars = {}
+
+    def _split(self, name: str, rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[tuple[str, int]]]:
+        """Return the rows of which more differs than the position, and the moves of the others."""
+        if name != "waiting":
+            return rows, ()
+        news, moves, table = list[Row](), list[tuple[str, int]](), self.tables[name]
+        for row in rows:
+            before = table.get(row[0])
+            if before is not None and before[POSITION + 1 :] == row[POSITION + 1 :]:
+                moves.append((row[0], row[POSITION]))
+            else:
+                news.append(row)
+        return news, moves
 
     def _put(self, name: str, rows: Iterable[Row], gone: Iterable[str]) -> None:
         table, column = self.tables[name], NAMESPACED.get(name)
@@ -133,11 +153,16 @@ class KeptState:
             if self._namespaces[before[column]] <= 0:
                 del self._namespaces[before[column]]
 
-    def _advance(self, scalars: Mapping[str, Any], tables: Mapping[str, tuple[list[Row], list[str]]]) -> None:
+    def _advance(
+        self,
+        scalars: Mapping[str, Any],
+        tables: Mapping[str, tuple[list[Row], list[str]]],
+        moved: Mapping[str, Sequence[tuple[str, int]]],
+    ) -> None:
         before, self.scalars = self.scalars, scalars
         self.tick += 1
         changed = {name: value for name, value in scalars.items() if before.get(name, self) != value}
-        self._ring.append(Delta(tick=self.tick, scalars=changed, tables=tables))
+        self._ring.append(Delta(tick=self.tick, scalars=changed, tables=tables, moved=moved))
         self._tell()
 
     def _tell(self) -> None:

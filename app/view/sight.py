@@ -1,7 +1,6 @@
 """What readers with one set of rights see of the state. It is encoded once for all of them."""
 
 import asyncio
-import gzip
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,15 @@ from app.model.live import SHARES, TABLES, WAITING, Row, table_of, unpacked
 from app.model.reason import PHRASES, Reason
 from app.model.sentence import Reader
 from app.view.kept_state import Delta, KeptState
+from app.view.packing import Piece
 
 HIDDEN = "Names of other namespaces are hidden: the right to list pods in a namespace shows its names."
 NO_QUEUES = "The queues are hidden: the right to list queues.scheduling.run.ai shows them."
 LEFT_OUT = "{count} more PodGroups wait behind those that are shown; GET /api/v1/podgroups lists them."
 
+STATE_LEVEL = 7
+"""A state of 1.7 MB becomes 134 kB in 36 ms of CPU time; level 9 takes four times as long for a tenth less."""
+END_OF_EVENT = Piece(b"\n\n")
 ENCODED = 16
 """So many changes stay encoded for each set of rights."""
 
@@ -96,9 +99,9 @@ class Picture:
         self._kept = kept
         self.sight = sight
         self._digest = sight.digest
-        self._state: tuple[str, bytes] = ("", b"")
-        self._packed: tuple[str, bytes] = ("", b"")
-        self._deltas: dict[int, bytes] = {}
+        self._state: tuple[str, Piece] = ("", Piece(b""))
+        self._packing: asyncio.Future[bytes] | None = None
+        self._deltas: dict[int, Piece] = {}
         self._of_epoch = ""
 
     @property
@@ -111,21 +114,20 @@ class Picture:
         """The id of the present state."""
         return f"{self.epoch}-{self._kept.tick}"
 
-    def state(self) -> bytes:
+    def state(self) -> Piece:
         """Return the whole state as JSON."""
         if self._state[0] != self.id:
-            self._state = self.id, self._encoded()
+            self._state, self._packing = (self.id, Piece(self._encoded(), level=STATE_LEVEL)), None
         return self._state[1]
 
-    async def packed_state(self) -> bytes:
-        """Return the whole state as it is now as JSON, compressed for gzip."""
-        identity, state = self.id, self.state()
-        if self._packed[0] == identity:
-            return self._packed[1]
-        # The thread reads only bytes: the state changes meanwhile.
-        packed = await asyncio.to_thread(gzip.compress, state, 5)
-        self._packed = identity, packed
-        return packed
+    async def packed_state(self) -> Piece:
+        """Return the whole state as it is now, compressed in a thread once for all that ask."""
+        state = self.state()
+        if self._packing is None:
+            self._packing = asyncio.ensure_future(asyncio.to_thread(getattr, state, "packed"))
+        # One of those that ask may leave.
+        await asyncio.shield(self._packing)
+        return state
 
     def _encoded(self) -> bytes:
         kept, sight = self._kept, self.sight
@@ -144,20 +146,22 @@ class Picture:
         }
         return orjson.dumps(said)
 
-    def events(self, after: int, *, most: int) -> bytes:
-        """Return what a client needs that has the state of this tick: changes, or the whole state."""
+    def changes(self, after: int, *, most: int) -> Sequence[Piece] | None:
+        """Return the events for a client that has the state of this tick; None when it needs the whole state."""
         deltas = self._kept.since(after)
-        if deltas is None or len(deltas) > most:
-            return _event("state", self.id, self.state())
-        return b"".join(map(self._delta, deltas))
+        return None if deltas is None or len(deltas) > most else [*map(self._delta, deltas)]
 
-    def _delta(self, delta: Delta) -> bytes:
+    def whole(self) -> Sequence[Piece]:
+        """Return the event with the whole state."""
+        return Piece(_head("state", self.id)), self.state(), END_OF_EVENT
+
+    def _delta(self, delta: Delta) -> Piece:
         if self._of_epoch != self.epoch:
             self._of_epoch = self.epoch
             self._deltas.clear()
         found = self._deltas.get(delta.tick)
         if found is None:
-            found = _event("delta", f"{self.epoch}-{delta.tick}", orjson.dumps(self._shown(delta)))
+            found = Piece(_head("delta", f"{self.epoch}-{delta.tick}") + orjson.dumps(self._shown(delta)) + b"\n\n")
             self._deltas[delta.tick] = found
             if len(self._deltas) > ENCODED:
                 del self._deltas[min(self._deltas)]
@@ -171,13 +175,13 @@ class Picture:
         for name, (rows, gone) in delta.tables.items():
             if name == "queues" and not self.sight.queues:
                 continue
-            shown = {"set": self.sight.rows(name, rows), "delete": gone}
+            shown = {"set": self.sight.rows(name, rows), "delete": gone, "move": delta.moved.get(name)}
             tables[name] = {key: value for key, value in shown.items() if value}
         return {**said, "tables": tables}
 
 
-def _event(name: str, identity: str, data: bytes) -> bytes:
-    return b"event: %s\nid: %s\ndata: %s\n\n" % (name.encode(), identity.encode(), data)
+def _head(name: str, identity: str) -> bytes:
+    return b"event: %s\nid: %s\ndata: " % (name.encode(), identity.encode())
 
 
 def _phrase(reason: str) -> str:

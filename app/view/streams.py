@@ -1,7 +1,7 @@
 """The streams of changes: one client each. A client that reads slowly gets the whole state again, and no backlog."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.view.kept_state import KeptState
+from app.view.packing import Body, GzipBody, Piece, PlainBody
 from app.view.readers import ReadersRights
 from app.view.sight import Picture
 from app.web import problem, standby
@@ -25,6 +26,7 @@ NAMES_EVERY_S = 10.0
 """How soon the rights in a namespace are looked up that has just appeared."""
 MOST_BEHIND = 20
 """A client that lags by more changes gets the whole state."""
+STILL_HERE, NOTHING_NEW = Piece(b": still here\n\n"), Piece(b": nothing has changed\n\n")
 DIGITS = 15
 """No tick has more."""
 PIECE_BYTES = 64 << 10
@@ -112,34 +114,50 @@ class _Client:
         self._picture = picture
         self._seen = kept.namespaces
         self._looked_at = asyncio.get_running_loop().time()
+        self._is_packed = b"gzip" in headers.get(b"accept-encoding", b"")
+        self._body: Body = GzipBody() if self._is_packed else PlainBody()
 
     async def run(self, send: Send, after: str) -> None:
         """Send events until the rights of the client end."""
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        headers = [*_HEADERS, (b"content-encoding", b"gzip")] if self._is_packed else _HEADERS
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self._body.begin(), "more_body": True})
         epoch, tick = _position(after)
         if self._kept.tick and epoch == self._picture.epoch and tick == self._kept.tick:
-            await _send(send, b": nothing has changed\n\n")
+            await self._send(send, NOTHING_NEW)
         while True:
             self._want()
             if self._kept.tick and (epoch != self._picture.epoch or tick != self._kept.tick):
-                # The bytes and the position are of one moment: there is no await in between.
+                # The events and the position are of one moment: there is no await in between.
                 known = tick if epoch == self._picture.epoch else -1
-                events = self._picture.events(known, most=MOST_BEHIND)
+                events = self._picture.changes(known, most=MOST_BEHIND)
                 epoch, tick = self._picture.epoch, self._kept.tick
-                await _send(send, events)
+                await self._send(send, *(events if events is not None else await self._whole()))
             else:
                 await self._wait(send)
             # A client of a replica that no longer decides comes back to the one that does.
             if self._kept.standby or not await self._may_go_on():
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await send({"type": "http.response.body", "body": self._body.end(), "more_body": False})
                 return
+
+    async def _whole(self) -> Sequence[Piece]:
+        events = self._picture.whole()
+        if self._is_packed:
+            await self._picture.packed_state()
+        return events
+
+    async def _send(self, send: Send, *pieces: Piece) -> None:
+        for piece in pieces:
+            body = self._body.add(piece)
+            for begin in range(0, len(body), PIECE_BYTES):
+                await send({"type": "http.response.body", "body": body[begin : begin + PIECE_BYTES], "more_body": True})
 
     async def _wait(self, send: Send) -> None:
         try:
             async with asyncio.timeout(COMMENT_EVERY_S):
                 await self._kept.moved()
         except TimeoutError:
-            await _send(send, b": still here\n\n")
+            await self._send(send, STILL_HERE)
 
     async def _may_go_on(self) -> bool:
         """Look up the rights again when it is time; return whether the client may see anything."""
@@ -164,17 +182,17 @@ def _position(identity: str) -> tuple[str, int]:
     return (epoch, int(tick)) if tick.isascii() and tick.isdecimal() and len(tick) <= DIGITS else ("", -1)
 
 
-async def _send(send: Send, body: bytes) -> None:
-    for begin in range(0, len(body), PIECE_BYTES):
-        await send({"type": "http.response.body", "body": body[begin : begin + PIECE_BYTES], "more_body": True})
-
-
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 _HEADERS = Response(
-    headers={"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
+    headers={
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-store",
+        "vary": "accept-encoding",
+        "x-accel-buffering": "no",
+    }
 ).raw_headers
 _HEADERS = [(name, value) for name, value in _HEADERS if name != b"content-length"]

@@ -72,8 +72,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 STREAM = (
     "An event `state` with the whole state, unless the header `Last-Event-ID` names one that is still known. Then"
     " an event `delta` for each change, at most two a second: the fields of the state that have changed, and for each"
-    " changed table `set` (whole rows) and `delete` (keys). The id of an event is `EPOCH-TICK`. A client that lags gets"
-    " `state` again."
+    " changed table `set` (whole rows), `delete` (keys), and for what waits `move` (keys with positions, where nothing"
+    " else has changed). The id of an event is `EPOCH-TICK`. A client that lags gets `state` again."
 )
 
 

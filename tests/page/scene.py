@@ -37,9 +37,14 @@ class Scene:
 
     def put(self, table: str, *rows: Row) -> None:
         """Add or replace rows; the next delta has them."""
+        changes = self.changes.setdefault(table, {})
         for row in rows:
+            before = self.tables[table].get(row[0])
             self.tables[table][row[0]] = row
-        self.changes.setdefault(table, {}).setdefault("set", []).extend(rows)
+            if table == "waiting" and before is not None and before[2:] == row[2:]:
+                changes.setdefault("move", []).append(row[:2])
+            else:
+                changes.setdefault("set", []).append(row)
 
     def drop(self, table: str, *keys: str) -> None:
         """Remove rows; the next delta has them."""

@@ -15,7 +15,7 @@ from tests.page.vendoring import PAGE
 
 SCRIPTS_AND_STYLES_BYTES = 60 * 1024
 STATE_BYTES = 150 * 1024
-TICK_BYTES = 5 * 1024
+TICK_BYTES = 5000
 LAZY = "uplot"
 STATIC = PAGE.parent
 TICKS = 20
@@ -95,6 +95,8 @@ async def test_ticks_of_a_large_cluster_touch_only_what_they_name(
     record_property("figures", figures)
     with capsys.disabled():
         print(f"\n{TICKS} ticks: {figures}")
+    assert compressed(state) <= STATE_BYTES
+    assert max(sizes) <= TICK_BYTES
     # Sixty GPUs change a tick; one rack of forty is open, and of the others a bar and a line change.
     assert changed < TICKS * 600
     assert nodes < 12_000

@@ -23,7 +23,7 @@ from app.view.sight import Picture, Sight
 from tests.control.wired import ref
 from tests.service.recorded import EPOCH_S, Service, demo, serving
 from tests.service.test_replay import replayed
-from tests.view.frames import Client, tell
+from tests.view.frames import Client, events, tell
 
 
 def live_state(service: Service) -> LiveState:
@@ -81,9 +81,9 @@ async def test_changes_lead_to_what_a_new_viewer_is_told_and_watching_decides_no
             tell(service.shell, live, kept, is_full=number % 20 == 0)
             if kept.tick != client.state.get("tick") or client.state.get("epoch") != picture.epoch:
                 known = client.state["tick"] if client.state.get("epoch") == picture.epoch else -1
-                client.hear(picture.events(known, most=1000))
+                client.hear(events(picture, known, most=1000))
             newcomer = Client()
-            newcomer.hear(picture.events(-1, most=0))
+            newcomer.hear(events(picture, -1, most=0))
             assert client.whole == newcomer.whole
             assert_same(kept, told_at_once(service))
             assert_adds_up(kept)

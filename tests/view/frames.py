@@ -9,6 +9,7 @@ from app.model.live import TABLES, Row
 from app.service.shell import Shell
 from app.view.kept_state import EMPTY, KeptState
 from app.view.messages import written
+from app.view.sight import Picture
 
 
 def through(message: dict[str, Any]) -> Any:
@@ -34,6 +35,12 @@ def tell(shell: Shell, live: LiveState, kept: KeptState, *, is_full: bool) -> No
 
 def frame(*, full: bool = False, **scalars: Any) -> dict[str, Any]:
     return {"full": full, "standby": "", **EMPTY, **scalars}
+
+
+def events(picture: Picture, after: int, *, most: int) -> bytes:
+    """Return what a client is sent that has the state of this tick."""
+    changes = picture.changes(after, most=most)
+    return b"".join(piece.plain for piece in (picture.whole() if changes is None else changes))
 
 
 class Client:
@@ -66,6 +73,8 @@ class Client:
             for key in change.get("delete", ()):
                 del table[key]
             table.update((row[0], row) for row in change.get("set", ()))
+            for key, position in change.get("move", ()):
+                table[key] = [key, position, *table[key][2:]]
         self.state |= data
         self.deltas += 1
 

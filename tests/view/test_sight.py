@@ -10,7 +10,7 @@ from app.model.reason import Reason
 from app.model.sentence import Name, Names, say
 from app.view.kept_state import KEPT, KeptState
 from app.view.sight import HIDDEN, NO_QUEUES, Picture, Sight
-from tests.view.frames import Client, frame, through
+from tests.view.frames import Client, events, frame, through
 
 SECRET = "secret"
 HOSTILE = [
@@ -82,11 +82,11 @@ def test_changes_lead_to_what_a_new_reader_sees_and_hidden_names_are_never_sent(
         for index, (client, picture) in enumerate(zip(clients, pictures, strict=True)):
             if number % pace == 0:
                 known = client.state["tick"] if client.state.get("epoch") == picture.epoch else -1
-                events = picture.events(known, most=1 + pace)
-                heard[index] += events
-                client.hear(events)
+                said = events(picture, known, most=1 + pace)
+                heard[index] += said
+                client.hear(said)
                 newcomer = Client()
-                newcomer.hear(picture.events(-1, most=0))
+                newcomer.hear(events(picture, -1, most=0))
                 assert client.whole == newcomer.whole
 
     assert SECRET.encode() not in heard[2]
@@ -118,12 +118,12 @@ def test_a_client_that_comes_back_gets_what_it_missed_as_long_as_that_is_kept() 
     kept, client = KeptState(), Client()
     picture = Picture(kept, Sight())
     kept.take(frame(full=True))
-    client.hear(picture.events(-1, most=1000))
+    client.hear(events(picture, -1, most=1000))
     for number in range(KEPT):
         kept.take(frame(leftOut=number + 1))
-    assert picture.events(1, most=1000).count(b"event: delta") == KEPT
+    assert events(picture, 1, most=1000).count(b"event: delta") == KEPT
     kept.take(frame(leftOut=0))
-    assert picture.events(1, most=1000).startswith(b"event: state\n")
+    assert events(picture, 1, most=1000).startswith(b"event: state\n")
 
 
 def test_a_new_series_of_frames_and_other_rights_have_another_epoch() -> None:
@@ -143,3 +143,21 @@ def test_time_alone_is_told_every_few_seconds() -> None:
         kept.take(frame(time=f"2026-01-01T00:00:{number:02}Z"))
         ticks.append(kept.tick)
     assert (ticks[0], ticks[-1]) == (1, 3)
+
+
+def test_a_row_of_which_only_the_place_differs_is_told_by_its_place() -> None:
+    kept, client = KeptState(), Client()
+    picture = Picture(kept, Sight())
+    rest = ["q", "ns", "pod", 1, 1, 1000, "Full", "It waits.", None]
+    rows = [[f"{number}", number, *rest] for number in (1, 2, 3)]
+    kept.add_part({"waiting": (rows, [])})
+    kept.take(frame(full=True))
+    client.hear(events(picture, -1, most=0))
+    moved = [["2", 1, *rows[1][2:]], ["3", 2, *rows[2][2:9], "Another reason.", None]]
+    kept.add_part({"waiting": (moved, ["1"])})
+    kept.take(frame())
+    said = events(picture, 1, most=1)
+    client.hear(said)
+    assert b'"move":[["2",1]]' in said
+    assert said.count(b"It waits.") == 0
+    assert client.tables["waiting"] == {row[0]: row for row in moved}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from fastapi import Request, Response
 from app.model.rights import Right
 from app.view import application, streams
 from app.view.kept_state import KeptState
+from app.view.packing import Piece
 from app.view.page import Page
 from app.web import callers
 from app.web.callers import PODS, QUEUES, Reviewed
@@ -280,3 +282,67 @@ async def test_an_unchanged_state_is_not_sent_again_and_is_compressed_when_asked
         bench.tell(share("9", "mine"))
         changed = await bench.served.ask(get("/api/v1/state", ask, f"If-None-Match: {first.headers['etag']}"))
     assert (first.headers["content-encoding"], again.status, changed.status) == ("gzip", 304, 200)
+
+
+async def test_a_compressed_stream_is_one_valid_gzip_body_whose_changes_are_packed_once_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = list[bytes]()
+    monkeypatch.setattr(Piece, "__init__", _noting(packed))
+    async with viewing() as bench:
+        ask = get("/api/v1/stream", "Authorization: Bearer admin", "Accept-Encoding: gzip")
+        async with bench.served.connection() as one, bench.served.connection() as two:
+            texts = [_Unpacking(one), _Unpacking(two)]
+            for wire in (one, two):
+                await wire.send(ask)
+            for each in texts:
+                await each.until(b"-1\n")
+            bench.tell(share("3", "mine"))
+            for each in texts:
+                await each.until(b"-2\n")
+            bench.kept.take({"standby": "the other leads"})
+            for each in texts:
+                await each.end()
+    assert texts[0].text == texts[1].text
+    assert (texts[0].text.count(b"event: state"), texts[0].text.count(b"event: delta")) == (1, 1)
+    assert [text.count(b"event: delta") for text in packed if b"event: delta" in text] == [1]
+    assert sum(b'"kind":"State"' in text for text in packed) == 1
+
+
+def _noting(made: list[bytes]) -> Any:
+    init = Piece.__init__
+
+    def noted(self: Piece, plain: bytes, **more: Any) -> None:
+        made.append(plain)
+        init(self, plain, **more)
+
+    return noted
+
+
+class _Unpacking:
+    """A client that unpacks its body as it comes, and checks its end."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._reader = wire._reader
+        self._gzip = zlib.decompressobj(31)
+        self.text = b""
+        self._has_head = False
+
+    async def until(self, text: bytes) -> None:
+        while text not in self.text:
+            await self._read()
+
+    async def end(self) -> None:
+        while await self._read():
+            pass
+        assert (self._gzip.eof, self._gzip.unused_data) == (True, b"")
+
+    async def _read(self) -> int:
+        async with asyncio.timeout(10):
+            if not self._has_head:
+                head = await self._reader.readuntil(b"\r\n\r\n")
+                self._has_head = b"content-encoding: gzip" in head
+                assert self._has_head
+            size = int(await self._reader.readline(), 16)
+            self.text += self._gzip.decompress((await self._reader.readexactly(size + 2))[:-2])
+            return size

@@ -110,6 +110,7 @@ function changed(changes, table, each = () => {}) {
     rows.set(row.key, row);
     each(row, before);
   }
+  for (const [key, position] of changes.move ?? []) rows.set(key, { ...rows.get(key), position });
   return true;
 }
 
