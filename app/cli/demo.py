@@ -26,9 +26,9 @@ VIEW_PORT = 8089
 REQUESTS = {"nvidia.com/gpu": "4"}
 
 STORY = """\
-Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks, 3 nodes in a separate lab, and 2 CPU nodes.
-Simulated users submit work to queues; some request only a part of a GPU. A simulated kube-scheduler calls the service
-over HTTP. The racks fill within seconds. Only the service is real.
+Leeboard runs on a simulated cluster: 16 nodes of 8 GPUs in two racks of two NVLink domains, 3 nodes in a lab, and 2 CPU
+nodes. Simulated users submit work to queues; some request a part of a GPU, and some gangs want one rack. A simulated
+kube-scheduler calls the service over HTTP. The racks fill within seconds. Only the service is real.
 
   webhooks    {webhooks}
   operations  {operations}

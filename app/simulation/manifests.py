@@ -7,6 +7,8 @@ from app.model.seam import RawObject
 
 PROFILE = "kai-scheduler"
 RACK_LABEL = "topology.leeboard.dev/rack"
+NVLINK_LABEL = "nvidia.com/gpu.clique"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 RUNTIME_ANNOTATION = "simulation.leeboard.dev/runtime-s"
@@ -40,6 +42,8 @@ class Job:
     """The native PodGroup that the pods name."""
     part: Mapping[str, str] = field(default_factory=dict)
     """Annotations that request a fraction of a GPU."""
+    domain: Mapping[str, str] = field(default_factory=dict)
+    """The topology constraint of its PodGroup."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,7 +62,7 @@ def node(name: str, *, gpus: int, cpu: int, labels: Mapping[str, str]) -> RawObj
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | dict(labels)},
+        "metadata": {"name": name, "labels": {HOSTNAME_LABEL: name} | dict(labels)},
         "spec": {},
         "status": {
             "capacity": amounts,
@@ -102,11 +106,12 @@ def priority_class(name: str) -> RawObject:
 
 def pod_group(job: Job, *, min_member: int) -> RawObject:
     """Build the PodGroup named by the job's `group`."""
+    spec = {"minMember": min_member, "queue": job.queue, "priorityClassName": job.priority_class}
     return {
         "apiVersion": "scheduling.run.ai/v2alpha2",
         "kind": "PodGroup",
         "metadata": {"name": job.group, "namespace": job.queue},
-        "spec": {"minMember": min_member, "queue": job.queue, "priorityClassName": job.priority_class},
+        "spec": spec | ({"topologyConstraint": dict(job.domain)} if job.domain else {}),
     }
 
 

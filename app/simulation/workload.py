@@ -15,10 +15,19 @@ Creation = tuple[Resource, RawObject]
 GPUS_A_NODE = 8
 NODES_A_RACK = 8
 RACKS = ("a", "b")
+NODES_A_NVLINK_DOMAIN = 4
+TOPOLOGY = "hall"
+LEVELS = (manifests.RACK_LABEL, manifests.NVLINK_LABEL, manifests.HOSTNAME_LABEL)
+IN_A_RACK = {
+    "topology": TOPOLOGY,
+    "requiredTopologyLevel": manifests.RACK_LABEL,
+    "preferredTopologyLevel": manifests.NVLINK_LABEL,
+}
+"""The constraint of every other gang. The others may be spread over both racks."""
 ARRIVAL_EVERY_S = 8.0
 AT_ONCE = 20
 """The jobs that exist from the start, so that the first look shows a busy cluster."""
-MOST_GPUS_A_GANG = 32
+MOST_GPUS_A_GANG = NODES_A_NVLINK_DOMAIN * GPUS_A_NODE
 
 QUEUES = (
     ("acme", None, Quota(gpus=112)),
@@ -64,9 +73,12 @@ class Arrival:
 
 
 def furniture() -> Iterator[Creation]:
-    """Yield the objects that exist before any job: nodes, queues and priority classes."""
+    """Yield the objects that exist before any job: nodes, their Topology, queues and priority classes."""
     for rack, number in itertools.product(RACKS, range(1, NODES_A_RACK + 1)):
-        yield Resource.NODES, _gpu_node(f"gpu-{rack}-{number:02}", {manifests.RACK_LABEL: rack})
+        nvlink = f"nvlink-{rack}{(number - 1) // NODES_A_NVLINK_DOMAIN + 1}"
+        labels = {manifests.RACK_LABEL: f"rack-{rack}", manifests.NVLINK_LABEL: nvlink}
+        yield Resource.NODES, _gpu_node(f"gpu-{rack}-{number:02}", labels)
+    yield Resource.TOPOLOGIES, manifests.topology(TOPOLOGY, *LEVELS)
     for number in (1, 2):
         yield Resource.NODES, manifests.node(f"cpu-{number:02}", gpus=0, cpu=32, labels={})
     yield from _lab()
@@ -113,9 +125,8 @@ def _work(chance: random.Random, kind: str, number: int) -> Iterable[Creation]:
         case "impossible":
             return _alone(Job(name=f"huge-{number}", queue=queue, gpus=2 * GPUS_A_NODE))
         case "gang" | "incomplete":
-            return _gang(
-                chance, Job(name=f"{kind}-{number}", queue=queue, runtime_s=runtime_s, group=f"{kind}-{number}")
-            )
+            name, domain = f"{kind}-{number}", IN_A_RACK if number % 2 else {}
+            return _gang(chance, Job(name=name, queue=queue, runtime_s=runtime_s, group=name, domain=domain))
         case "shared":
             job = _single(f"share-{number}", queue, runtime_s)
             return _alone(replace(job, gpus=0, part=chance.choice(PARTS)))
@@ -136,7 +147,7 @@ def _alone(job: Job) -> Iterator[Creation]:
 def _gang(chance: random.Random, shape: Job) -> Iterator[Creation]:
     gpus = chance.choice((1, 1, 1, 2, 2, 4))
     size = min(chance.randint(4, 16), MOST_GPUS_A_GANG // gpus)
-    job = Job(name=shape.name, queue=shape.queue, gpus=gpus, runtime_s=shape.runtime_s, group=shape.group)
+    job = replace(shape, gpus=gpus)
     yield Resource.POD_GROUPS, manifests.pod_group(job, min_member=size)
     for member in range(size - 1 if job.name.startswith("incomplete") else size):
         yield Resource.PODS, manifests.pod(job, member=member)

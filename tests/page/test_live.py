@@ -23,6 +23,8 @@ async def test_the_page_shows_a_service_at_work_and_follows_it(browser: Any) -> 
         work = tasks.create_task(live(running.cluster, running.endpoints.webhooks, speed=20, seed=219))
         async with looked_at(browser, f"{running.endpoints.view}/") as window:
             await window.shows("#cluster h2", "152 GPUs on 19 nodes")
+            titles = await window.page.locator(".block h3 .name").all_inner_texts()
+            assert titles == ["no topology", *(f"rack-{rack}/nvlink-{rack}{part}" for rack in "ab" for part in (1, 2))]
             await window.shows("#queues", "research")
             await window.shows("#waiting", "No node could hold the pod even when empty: 16 GPUs requested")
             assert await window.page.locator("[data-tag='·']").count() >= 8

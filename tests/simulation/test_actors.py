@@ -1,3 +1,4 @@
+from collections import Counter
 from itertools import islice
 
 from app.model.names import NodeName
@@ -223,6 +224,23 @@ def test_an_incomplete_gang_lacks_exactly_one_member() -> None:
     (_, group), *pods = work.objects
     assert len(pods) == group["spec"]["minMember"] - 1
     assert {pod["metadata"]["annotations"][GROUP_ANNOTATION] for _, pod in pods} == {group["metadata"]["name"]}
+
+
+def test_some_gangs_want_one_rack_of_the_topology_and_fit_into_one_nvlink_domain() -> None:
+    nodes = [item["metadata"]["labels"] for kind, item in furniture() if kind is Resource.NODES]
+    (topology,) = (item for kind, item in furniture() if kind is Resource.TOPOLOGIES)
+    levels = [level["nodeLabel"] for level in topology["spec"]["levels"]]
+    domains = Counter("/".join(labels.get(level, "") for level in levels[:2]) for labels in nodes)
+    gangs = [
+        item["spec"].get("topologyConstraint")
+        for arrival in islice(arrivals(1), 100)
+        for kind, item in arrival.objects
+        if kind is Resource.POD_GROUPS
+    ]
+
+    assert domains == {"/": 5, **{f"rack-{rack}/nvlink-{rack}{part}": 4 for rack in "ab" for part in (1, 2)}}
+    assert {constraint["topology"] for constraint in gangs if constraint} == {topology["metadata"]["name"]}
+    assert None in gangs
 
 
 def gpus_of(node: RawObject) -> int:
