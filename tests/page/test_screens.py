@@ -139,6 +139,37 @@ async def test_what_waits_is_listed_in_the_order_of_the_plan_each_with_one_sente
         assert "Nothing that waits matches “<b>nobody</b>”." in await window.text("#waiting .empty")
 
 
+async def test_a_filter_is_part_of_the_address_so_that_it_can_be_linked_and_the_way_back_leads_out_of_it(
+    opens: Opens,
+) -> None:
+    async with opens() as window:
+
+        async def shown(hash_: str, *names: str) -> None:
+            await window.becomes(f"location.hash === '{hash_}'")
+            await window.becomes(f"document.querySelectorAll('tr.waits').length === {len(names)}")
+            for at, name in enumerate(names):
+                assert name in await window.page.locator("tr.waits").nth(at).inner_text()
+
+        await window.shows("#waiting", "vision/train-llm")
+        await window.page.locator("#filter").press_sequentially("train llm")
+        await shown("#/?filter=train+llm", "vision/train-llm")
+        await window.page.go_back()
+        await shown("", "vision/train-llm", "another namespace", "vision/notebook-2")
+        await window.page.go_forward()
+        await shown("#/?filter=train+llm", "vision/train-llm")
+        await window.page.locator("tr.waits a").click()
+        await window.becomes("location.hash.startsWith('#/why/')")
+        await window.page.keyboard.press("Escape")
+        await shown("#/?filter=train+llm", "vision/train-llm")
+        await window.page.locator("h1").click()
+        await window.page.keyboard.press("g")
+        await window.page.keyboard.press("w")
+        await window.becomes("location.hash === '#/waiting'")
+    async with opens(path="#/waiting?filter=train") as window:
+        await window.shows("tr.waits", "vision/train-llm")
+        assert await window.page.locator("#filter").input_value() == "train"
+
+
 async def test_a_row_opens_to_members_victims_and_decisions(opens: Opens) -> None:
     async with opens() as window:
         await window.page.get_by_role("button", name="more on vision/train-llm").click()

@@ -2,6 +2,7 @@
 import { askAgain } from "./explanation.js";
 import { areKeysOn, openHelp } from "./help.js";
 import { isSpoken } from "./header.js";
+import { isDetail, overviewHref, route } from "./route.js";
 import { retryNow } from "./stream.js";
 import { catchUp } from "./waiting.js";
 
@@ -27,12 +28,11 @@ function refresh() {
 }
 
 function back() {
-  if (!location.hash.startsWith("#/why/") && !location.hash.startsWith("#/queue/")) return;
-  location.hash = "#/";
+  if (isDetail(route.value)) location.hash = overviewHref();
 }
 
 function filter() {
-  if (!document.getElementById("filter")) location.hash = "#/waiting";
+  if (!document.getElementById("filter")) location.hash = overviewHref("#/waiting");
   // The overview may only now be drawn.
   requestAnimationFrame(() => document.getElementById("filter")?.focus());
 }
@@ -57,8 +57,9 @@ export function onKey(event) {
     journeyUntil = 0;
     event.preventDefault();
     // The same hash again is a journey too.
-    if (location.hash === JOURNEYS[event.key]) window.dispatchEvent(new HashChangeEvent("hashchange"));
-    else location.hash = JOURNEYS[event.key];
+    const there = overviewHref(JOURNEYS[event.key]);
+    if (location.hash === there) window.dispatchEvent(new HashChangeEvent("hashchange"));
+    else location.hash = there;
     return;
   }
   const act = LETTERS[event.key];

@@ -1,5 +1,5 @@
 // The page: what is drawn for each hash, and what is started once.
-import { effect, html, render, signal, useEffect } from "./ui.js";
+import { effect, html, render, useEffect } from "./ui.js";
 import { Cluster } from "./cluster.js";
 import { Explanation } from "./explanation.js";
 import { Name, serverNow } from "./format.js";
@@ -9,6 +9,7 @@ import { EVERY_MS, rememberQueues } from "./history.js";
 import { onKey } from "./keys.js";
 import { QueuePage } from "./queue_page.js";
 import { Queues } from "./queues.js";
+import { isDetail, journeys, overviewHref, route } from "./route.js";
 import { facts, queues } from "./store.js";
 import { connection, follow } from "./stream.js";
 import { askedFor, TokenForm } from "./token.js";
@@ -16,22 +17,9 @@ import { Waiting } from "./waiting.js";
 
 const REGIONS = ["cluster", "queues", "waiting"];
 
-const route = signal(read());
-/** Grows with each journey, also one to where the reader already is. */
-const journeys = signal(0);
-
-function read() {
-  const [, kind = "", ...names] = location.hash.split("/");
-  try {
-    return { kind, names: names.map(decodeURIComponent) };
-  } catch {
-    return { kind: "", names: [] };
-  }
-}
-
 function WhyPage({ namespace, name }) {
   return html`<section class="region detail">
-    <p><a href="#/">Overview</a></p>
+    <p><a href=${overviewHref()}>Overview</a></p>
     <h2 tabindex="-1" id="detail-title"><${Name} text=${`${namespace}/${name}`} /></h2>
     <${Explanation} key=${`${namespace}/${name}`} namespace=${namespace} name=${name} />
   </section>`;
@@ -41,7 +29,7 @@ function Main() {
   const { kind, names } = route.value;
   const journey = journeys.value;
   useEffect(() => {
-    if (kind === "why" || kind === "queue") document.getElementById("detail-title")?.focus();
+    if (isDetail({ kind })) document.getElementById("detail-title")?.focus();
     else if (REGIONS.includes(kind)) document.getElementById(`${kind}-title`)?.focus();
   }, [journey]);
   if (!facts.value) return html`<${First} />`;
@@ -64,14 +52,10 @@ const Page = () => html`<a class="skip" href="#/waiting">To what waits</a><${Hea
   <main><${Main} /></main>
   <${Printed} /><${Help} /><${Spoken} />`;
 
-window.addEventListener("hashchange", () => {
-  route.value = read();
-  journeys.value += 1;
-});
 document.addEventListener("keydown", onKey);
 effect(() => {
   const { kind, names } = route.value;
-  document.title = ["why", "queue"].includes(kind) ? `${names.join("/")} · Leeboard` : "Leeboard";
+  document.title = isDetail({ kind }) ? `${names.join("/")} · Leeboard` : "Leeboard";
 });
 const place = document.getElementById("page");
 place.replaceChildren();

@@ -3,12 +3,12 @@ import { computed, effect, html, signal } from "./ui.js";
 import { Age, count, gpuText, Name, whyHref } from "./format.js";
 import { Explanation } from "./explanation.js";
 import { looks, Swatch } from "./looks.js";
+import { filter, narrow } from "./route.js";
 import { facts, waiting } from "./store.js";
 
 const AT_ONCE = 100;
 const HIDDEN = "in another namespace";
 
-export const filter = signal("");
 const shownRows = signal([]);
 const isStill = signal(false);
 const opened = signal("");
@@ -78,7 +78,7 @@ function Row({ row }) {
 const Empty = () =>
   html`<p class="empty">
     ${filter.value
-      ? html`Nothing that waits matches “<bdi>${filter.value}</bdi>”. <button onClick=${() => (filter.value = "")}>Show all</button>`
+      ? html`Nothing that waits matches “<bdi>${filter.value}</bdi>”. <button onClick=${() => narrow("")}>Show all</button>`
       : "Nothing waits: every PodGroup has what it asks for. A pod appears here when it asks for more than is free, or than its queue may hold."}
   </p>`;
 
@@ -97,7 +97,7 @@ export function Waiting() {
     <p class="row tools">
       <label for="filter">Filter</label>
       <input id="filter" type="search" placeholder="namespace, name, queue or reason" value=${filter.value}
-        onInput=${(event) => (filter.value = event.currentTarget.value)} />
+        onInput=${(event) => narrow(event.currentTarget.value)} />
       ${filter.value && html`<span role="status">${rows.length} of ${inAll}</span>`}
       <button class="chip" hidden=${!changes.value} onClick=${catchUp}>${count(changes.value, "change")}, press r</button>
     </p>
