@@ -2,10 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Protocol
 
-import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +19,7 @@ from app.web.asgi import BodyLimits
 from app.web.callers import Callers, RefusedError, refused
 from app.web.connection import ConnectionLimits
 from app.web.parameters import refuse_unknown
+from app.web.service_version import show_version
 
 VIEW_CONNECTIONS = ConnectionLimits(connections=1024, head_bytes=32 * 1024)
 VIEW_LIMITS = BodyLimits(body_bytes=0)
@@ -130,13 +129,6 @@ def _passed(rights: ReadersRights, elsewhere: Elsewhere) -> Callable[[Request], 
         return await elsewhere.answer(request)
 
     return passed
-
-
-async def show_version(request: Request) -> Response:
-    """Answer with the version of Leeboard."""
-    refuse_unknown(request)
-    said = {"version": version("leeboard"), "gitCommit": None, "apiVersions": ["leeboard.dev/v1alpha1"]}
-    return Response(orjson.dumps(said), media_type="application/json")
 
 
 def _address(request: Request) -> str:

@@ -30,6 +30,7 @@ from app.web.paging import MOST, Veil, page
 from app.web.parameters import takes_only
 from app.web.scrape import Counts, scrape
 from app.web.standby import OnlyLeading
+from app.web.service_version import show_version
 from app.web.view_document import with_view
 from app.web.visits import Asks, OnTheSpot
 from app.web.why_answers import ExplanationAnswer
@@ -129,6 +130,7 @@ def application(  # noqa: PLR0913 # collaborators come in here
     app.add_route(
         "/metrics", _metrics(metrics, inspect, ready or inspect, main), methods=["GET"], include_in_schema=False
     )
+    app.add_route("/version", show_version, methods=["GET"], include_in_schema=False)
     # The routes below are `async`, because FastAPI runs plain functions in threads.
     _add_queues(app, inspect, main)
     _add_workloads(app, inspect, main)

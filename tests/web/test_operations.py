@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import pytest
@@ -60,6 +61,15 @@ async def scraped(inspect: FakeInspect, metrics: Metrics | None = None) -> dict[
 async def test_healthy_service_says_ok(path: str) -> None:
     reply = await asked(path)
     assert (reply.status, reply.body) == (200, b"ok")
+
+
+async def test_the_version_is_told_to_those_who_may_ask() -> None:
+    reply = await asked("/version")
+    assert (reply.status, reply.json) == (
+        200,
+        {"version": version("leeboard"), "gitCommit": None, "apiVersions": ["leeboard.dev/v1alpha1"]},
+    )
+    assert (await asked("/version?a=b")).status == 400
 
 
 async def test_verbose_readiness_lists_every_check() -> None:
