@@ -21,6 +21,6 @@ LABEL org.opencontainers.image.title="Leeboard" \
 COPY --from=build /opt/leeboard /opt/leeboard
 ENV PATH=/opt/leeboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 65532:65532
-EXPOSE 8080 8081 8082 8888 9443
+EXPOSE 8080 8081 8082 8888 9443 9444
 ENTRYPOINT ["leeboard"]
 CMD ["serve"]

@@ -135,10 +135,19 @@ class Settings(BaseSettings):
     """Folder with `tls.crt` and `tls.key` that another tool maintains, such as cert-manager. Unset: Leeboard creates
     and rotates its own certificates.
     """
+    aggregated_host: str = "127.0.0.1"
+    """Address of the aggregated API."""
+    aggregated_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the aggregated API `view.leeboard.dev/v1`, over TLS: the read API through the API server, which says who
+    asks. Only the API server's front proxy may connect. Its certificate is that of the admission webhooks. Unset: no
+    aggregated API. 0 takes a free port.
+    """
     certificate_secret: str = Field(default="", pattern=r"^$|^[^/]+/[^/]+$", validate_default=True)
     """`namespace/name` of the Secret through which replicas share the CA of their certificates."""
     certificate_names: Annotated[frozenset[str], NoDecode] = frozenset({"localhost", "127.0.0.1"})
-    """Names and addresses by which the API server calls the admission webhooks, comma-separated."""
+    """Names and addresses by which the API server calls the admission webhooks and the aggregated API,
+    comma-separated.
+    """
     certificate_rotation_s: float = Field(default=30 * 24 * 3600.0, gt=0)
     """A new serving certificate is created after this time. A certificate is valid three times as long, and at least a
     day.
@@ -342,9 +351,11 @@ class Settings(BaseSettings):
     @field_validator("certificate_secret")
     @classmethod
     def _have_a_certificate(cls, value: str, known: ValidationInfo) -> str:
-        if not value and known.data.get("admission_port") is not None and not known.data.get("admission_tls_dir"):
+        served = [name for name in ("admission", "aggregated") if known.data.get(f"{name}_port") is not None]
+        if not value and served and not known.data.get("admission_tls_dir"):
             sentence = (
-                "name a Secret as namespace/name, or set LEEBOARD_ADMISSION_TLS_DIR: admission is served over TLS"
+                "name a Secret as namespace/name, or set LEEBOARD_ADMISSION_TLS_DIR: admission and the aggregated API"
+                " are served over TLS"
             )
             raise PydanticCustomError("no_certificate", sentence)
         return value

@@ -15,8 +15,9 @@ import structlog
 from app.certificates.authority import CertificateAuthority, CertificateError, sign
 from app.certificates.keyring import Keyring, Lifetimes, new_keyring, read_keyring
 from app.certificates.served import ServedCertificate
-from app.certificates.trust import Trust, WebhookConfigurations
-from app.model.installation import Read, SharedSecret
+from app.certificates.trust import Trust, TrustingObjects
+from app.client.aggregated_paths import API_SERVICE
+from app.model.installation import AggregationKind, BundleKind, Read, SharedSecret, WebhookKind
 from app.model.question import Check
 from app.model.seam import ConflictError, KubeError, NotFoundError
 from app.settings import Settings
@@ -28,8 +29,12 @@ CA_LOOKS = 4
 """A CA stays for at least this many looks and settling times: standby replicas must follow it before the next one."""
 
 
-class Installation(WebhookConfigurations, Protocol):
+class Installation(TrustingObjects, Protocol):
     """The part of the cluster that is used. Each method raises only `KubeError`."""
+
+    async def read_settings(self, namespace: str, name: str) -> Mapping[str, str]:
+        """Read the texts of a ConfigMap; `NotFoundError` when it does not exist."""
+        ...
 
     async def read_secret(self, namespace: str, name: str, read: Read) -> SharedSecret:
         """Read the Secret; `NotFoundError` when it does not exist."""
@@ -79,7 +84,7 @@ class Certificates:
             ca_rotation_s=max(settings.ca_rotation_s, CA_LOOKS * (pace.look_every_s + pace.settle_s)),
             certificate_rotation_s=settings.certificate_rotation_s,
         )
-        self._trust = Trust(installation, settings.webhook_configuration, metrics, settle_s=pace.settle_s, clock=clock)
+        self._trust = Trust(installation, _trusting(settings), metrics, settle_s=pace.settle_s, clock=clock)
         # The last known content of the Secret; only `_look` changes it.
         self._keyring: Keyring | None = None
         # The signer and the time of the current certificate; only `_sign_if_due` changes them.
@@ -171,3 +176,13 @@ class Certificates:
             return keyring.newest
         may_sign = previous.key and self._wall_clock() < previous.expires_at
         return previous if may_sign else keyring.newest
+
+
+def _trusting(settings: Settings) -> Mapping[BundleKind, str]:
+    """Return the names of the objects whose caBundle Leeboard maintains."""
+    names: dict[BundleKind, str] = {}
+    if settings.webhook_configuration:
+        names = dict.fromkeys(WebhookKind, settings.webhook_configuration)
+    if settings.aggregated_port is not None:
+        names[AggregationKind.API_SERVICE] = API_SERVICE
+    return names

@@ -45,7 +45,9 @@ def _say_where(endpoints: Endpoints) -> None:
     admission = {"admission": endpoints.admission} if endpoints.admission else {}
     probes = {"probes": endpoints.probes} if endpoints.probes else {}
     view = {"view": endpoints.view} if endpoints.view else {}
-    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations, **admission, **probes, **view)
+    aggregated = {"aggregated": endpoints.aggregated} if endpoints.aggregated else {}
+    others = {**admission, **probes, **view, **aggregated}
+    log.info("listening", webhooks=endpoints.webhooks, operations=endpoints.operations, **others)
 
 
 def _allow_open_files() -> None:

@@ -1,6 +1,6 @@
-"""Reads and writes the installation's own objects by name: one Secret and two webhook configurations.
+"""Reads and writes the installation's own objects by name: one Secret, two webhook configurations, one APIService.
 
-The service account needs `get` and `update` of the Secret, `get` and `patch` of the configurations, by resourceNames.
+The service account needs `get` and `update` of the Secret, `get` and `patch` of the others, by resourceNames.
 """
 
 from base64 import b64decode, b64encode
@@ -12,7 +12,7 @@ import orjson
 
 from app.kube.errors import BrokenStreamError
 from app.kube.transport import STRATEGIC_MERGE_PATCH, Transport
-from app.model.installation import Read, SharedSecret, WebhookBundles, WebhookKind
+from app.model.installation import AggregationKind, BundleKind, CaBundles, Read, SharedSecret
 from app.model.seam import RawObject
 
 QUERY: Mapping[Read, str] = {Read.CACHED: "?resourceVersion=0", Read.LATEST: ""}
@@ -43,23 +43,36 @@ class KubeInstallation:
         path = _secret_path(metadata["namespace"], metadata["name"])
         await self._transport.write("PUT", path, orjson.dumps(body))
 
-    async def read_bundles(self, kind: WebhookKind, name: str) -> WebhookBundles:
-        """Read the trusted CAs from the API server's cache; `NotFoundError` when the configuration does not exist."""
-        answer = await self._transport.read(_webhooks_path(kind, name) + QUERY[Read.CACHED])
+    async def read_settings(self, namespace: str, name: str) -> Mapping[str, str]:
+        """Read the texts of a ConfigMap; raise `KubeError`, or `NotFoundError` when it does not exist."""
+        path = f"api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{quote(name, safe='')}"
+        answer = await self._transport.read(path + QUERY[Read.CACHED])
+        try:
+            return {key: str(value) for key, value in (orjson.loads(answer).get("data") or {}).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BrokenStreamError("the API server's answer is no ConfigMap") from error
+
+    async def read_bundles(self, kind: BundleKind, name: str) -> CaBundles:
+        """Read the trusted CAs from the API server's cache; `NotFoundError` when the object does not exist."""
+        answer = await self._transport.read(_path(kind, name) + QUERY[Read.CACHED])
         try:
             raw = orjson.loads(answer)
-            bundles = {hook["name"]: _bundle(hook["clientConfig"]) for hook in raw.get("webhooks") or ()}
+            if kind is AggregationKind.API_SERVICE:
+                bundles = {"": _bundle(raw["spec"])}
+            else:
+                bundles = {hook["name"]: _bundle(hook["clientConfig"]) for hook in raw.get("webhooks") or ()}
             version = raw["metadata"]["resourceVersion"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BrokenStreamError(f"the API server's answer is no {kind}") from error
-        return WebhookBundles(kind=kind, name=name, version=version, bundles=bundles)
+        return CaBundles(kind=kind, name=name, version=version, bundles=bundles)
 
-    async def write_bundle(self, of: WebhookBundles, bundle: bytes) -> None:
-        """Set only the caBundle of every webhook; `ConflictError` when the configuration has changed since."""
+    async def write_bundle(self, of: CaBundles, bundle: bytes) -> None:
+        """Set only the caBundle of every webhook, or of the API; `ConflictError` when the object has changed since."""
         config = {"caBundle": b64encode(bundle).decode()}
         hooks = [{"name": name, "clientConfig": config} for name in of.bundles]
-        body: RawObject = {"metadata": {"resourceVersion": of.version}, "webhooks": hooks}
-        path = f"{_webhooks_path(of.kind, of.name)}?fieldManager=leeboard"
+        change = {"spec": config} if of.kind is AggregationKind.API_SERVICE else {"webhooks": hooks}
+        body: RawObject = {"metadata": {"resourceVersion": of.version}, **change}
+        path = f"{_path(of.kind, of.name)}?fieldManager=leeboard"
         await self._transport.write("PATCH", path, orjson.dumps(body), STRATEGIC_MERGE_PATCH)
 
 
@@ -71,5 +84,6 @@ def _secret_path(namespace: str, name: str) -> str:
     return f"api/v1/namespaces/{quote(namespace, safe='')}/secrets/{quote(name, safe='')}"
 
 
-def _webhooks_path(kind: WebhookKind, name: str) -> str:
-    return f"apis/admissionregistration.k8s.io/v1/{kind.value}/{quote(name, safe='')}"
+def _path(kind: BundleKind, name: str) -> str:
+    group = "apiregistration" if kind is AggregationKind.API_SERVICE else "admissionregistration"
+    return f"apis/{group}.k8s.io/v1/{kind.value}/{quote(name, safe='')}"

@@ -1,4 +1,4 @@
-"""Leeboard's own objects in the cluster: the Secret of its CA, and the webhook configurations that trust this CA."""
+"""Leeboard's own objects in the cluster: the Secret of its CA, and the objects by which the API server trusts it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +15,19 @@ class WebhookKind(Enum):
 
     def __str__(self) -> str:
         return f"{self.name.capitalize()}WebhookConfiguration"
+
+
+class AggregationKind(Enum):
+    """The kind of an aggregated API, by its plural in API paths."""
+
+    API_SERVICE = "apiservices"
+
+    def __str__(self) -> str:
+        return "APIService"
+
+
+BundleKind = WebhookKind | AggregationKind
+"""The kinds of objects with a caBundle."""
 
 
 class Read(Enum):
@@ -35,12 +48,12 @@ class SharedSecret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookBundles:
-    """The CAs that the API server trusts when it calls the webhooks of one configuration."""
+class CaBundles:
+    """The CAs that the API server trusts when it calls the webhooks of one configuration, or an aggregated API."""
 
-    kind: WebhookKind
+    kind: BundleKind
     name: str
     version: str
     """The resourceVersion of the read, and the precondition of a write."""
     bundles: Mapping[str, bytes]
-    """PEM by webhook name; empty when there is none."""
+    """PEM by webhook name; empty when there is none. An APIService has one, without a name."""

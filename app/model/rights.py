@@ -49,7 +49,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """The user of a token, as the API server names it."""
+    """A user, as the API server names it."""
 
     name: str
     uid: str = ""
@@ -191,6 +191,30 @@ def of_secret(namespace: str, name: str) -> tuple[Right, ...]:
     return tuple(
         Right(group="", resource="secrets", verb=verb, without=without, namespace=namespace, name=name)
         for verb in ("get", "update")
+    )
+
+
+def of_front_proxy() -> tuple[Right, ...]:
+    """Return the right to know the API server's front proxy, in addition to those for readers."""
+    without = "the aggregated API refuses every request, because the API server's front proxy is not known"
+    return (
+        Right(
+            group="",
+            resource="configmaps",
+            verb="get",
+            without=without,
+            namespace="kube-system",
+            name="extension-apiserver-authentication",
+        ),
+    )
+
+
+def of_api_service(name: str) -> tuple[Right, ...]:
+    """Return the rights to maintain the caBundle of Leeboard's APIService."""
+    without = "the API server stops trusting the aggregated API when the CA changes or the caBundle is lost"
+    group, resource = "apiregistration.k8s.io", "apiservices"
+    return tuple(
+        Right(group=group, resource=resource, verb=verb, without=without, name=name) for verb in ("get", "patch")
     )
 
 

@@ -10,22 +10,37 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from secrets import token_urlsafe
 from typing import Protocol
+
+from starlette.types import ASGIApp
 
 from app.certificates.own import Installation
 from app.control.leadership.rights import AccessReviews, Rights
 from app.model.seam import Cluster
 from app.service.components import Clocks, Components, Runs
-from app.service.doors import Door, admission_door, extender_door, operations_door, probe_door
+from app.service.doors import (
+    ApiServerTls,
+    Door,
+    admission_door,
+    aggregated_listener,
+    extender_door,
+    operations_door,
+    probe_door,
+    url_of,
+)
 from app.service.feed import Condition, Feed
 from app.service.shell import Shell
 from app.service.view_process import ViewProcess
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.view.messages import Setup
+from app.view.passing import AskingView
 from app.web import health, operations, standby
-from app.web.callers import Anybody, CallerReviews, Callers, Nobody, Reviewed
+from app.web.aggregated import AggregatedApi
+from app.web.callers import Anybody, CallerReviews, CallersByName, Nobody, Reviewed
+from app.web.listener import Listener
 from app.web.visits import Visits
 from app.web.watchdog import Alarm, Watchdog
 
@@ -58,6 +73,8 @@ class Endpoints:
     """Empty when probes have no port of their own."""
     view: str = ""
     """Empty when there is no view."""
+    aggregated: str = ""
+    """Empty when there is no aggregated API."""
 
 
 class RightsApi(AccessReviews, CallerReviews, Protocol):
@@ -92,11 +109,12 @@ async def serve(
         open_ports.callback(shell.close)
         components = shell.components
         verbs = opened(extender_door(settings, shell, metrics))
-        reviews = admission_door(settings, shell, metrics, kubernetes.installation if kubernetes else None)
+        tls = ApiServerTls(settings, metrics, kubernetes.installation if kubernetes else None)
+        reviews = admission_door(settings, shell, metrics, tls)
         doors = [verbs, *([opened(reviews)] if reviews else [])]
         rights = [Rights(kubernetes.reviews, settings)] if kubernetes else []
         watchdog = Watchdog(Alarm(metrics))
-        published = health.Published(shell, *rights, *doors, leader=components.leadership.other)
+        published = health.Published(shell, *rights, *doors, tls, leader=components.leadership.other)
         visits = Visits(asyncio.get_running_loop(), state=shell)
         callers = _callers(settings, kubernetes.reviews if kubernetes else None, visits)
         app = operations.application(
@@ -109,16 +127,22 @@ async def serve(
             standby=lambda: standby.sentence(published.leader),
         )
         reads = opened(operations_door(settings, app))
-        probes = probe_door(settings, health.application(published, watchdog))
-        doors += [reads, *([opened(probes)] if probes else [])]
-        view = _view(settings, shell, metrics, reads.url, has_reviews=kubernetes is not None)
+        secret = token_urlsafe(32)
+        view = _view(settings, shell, metrics, reads.url, secret, has_reviews=kubernetes is not None)
         if view:
             open_ports.callback(view.close)
+        aggregated = _aggregated(settings, app, tls, callers, AskingView(view.url, secret) if view else None)
+        if aggregated:
+            open_ports.callback(aggregated.close)
+            reads = replace(reads, guest=aggregated)
+        probes = probe_door(settings, health.application(published, watchdog))
+        doors += [reads, *([opened(probes)] if probes else [])]
         async with asyncio.TaskGroup() as tasks:
             beside: list[Runs] = [
                 watchdog,
                 published,
                 *rights,
+                *tls.running,
                 *(view.running if view else ()),
                 *(one for door in doors for one in door.running),
             ]
@@ -132,13 +156,24 @@ async def serve(
                     "admission": admission,
                     "probes": probes.url if probes else "",
                     "view": view.url if view else "",
+                    "aggregated": url_of(settings.aggregated_host, aggregated) if aggregated else "",
                 }
                 on_ready(Endpoints(webhooks=verbs.url, operations=reads.url, **urls))
             await asyncio.Event().wait()
 
 
-def _view(
-    settings: Settings, shell: Shell, metrics: Metrics, operations: str, *, has_reviews: bool
+def _aggregated(
+    settings: Settings, operations: ASGIApp, tls: ApiServerTls, callers: CallersByName, view: AskingView | None
+) -> Listener | None:
+    """Bind the port of the aggregated API, if it is configured; raise OSError when it is in use."""
+    if tls.proxy is None:
+        return None
+    app = AggregatedApi(operations, tls.proxy, callers, view=view.answer if view else None)
+    return aggregated_listener(settings, app, tls)
+
+
+def _view(  # noqa: PLR0913 # what the view is made of
+    settings: Settings, shell: Shell, metrics: Metrics, operations: str, secret: str, *, has_reviews: bool
 ) -> ViewProcess | None:
     """Bind the port of the view, if it is configured; raise OSError when its port is in use."""
     if settings.view_port is None:
@@ -148,6 +183,7 @@ def _view(
         anonymous=settings.anonymous_reads,
         reviews=has_reviews,
         kubeconfig=settings.kubeconfig,
+        secret=secret,
     )
     components = shell.components
     condition = Condition(shell, components.readiness, metrics, wall_clock=time.time)
@@ -155,7 +191,7 @@ def _view(
     return ViewProcess(feed, settings.view_host, settings.view_port)
 
 
-def _callers(settings: Settings, authority: CallerReviews | None, visits: Visits) -> Callers:
+def _callers(settings: Settings, authority: CallerReviews | None, visits: Visits) -> CallersByName:
     if settings.anonymous_reads:
         return Anybody()
     return Nobody() if authority is None else Reviewed(authority, visits, clock=time.monotonic)

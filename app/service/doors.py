@@ -1,4 +1,4 @@
-"""Opens the listeners: the extender's verbs, admission and operations, each with its clients and its certificate."""
+"""Opens the listeners: the extender's verbs, admission, operations and the aggregated API, each with its clients."""
 
 import time
 from collections.abc import Sequence
@@ -7,16 +7,18 @@ from typing import Protocol
 
 from starlette.types import ASGIApp
 
-from app.certificates.authority import Clients
+from app.certificates.authority import Certificate, Clients
 from app.certificates.files import CertificateFiles
+from app.certificates.front_proxy import FrontProxyFollower, FrontProxyTls
 from app.certificates.own import Certificates, Installation
-from app.certificates.served import ServedCertificate
+from app.certificates.served import ServedCertificate, Shows
 from app.model.question import Check
 from app.service.components import Runs
 from app.settings import Settings
 from app.telemetry import Metrics
 from app.web import admission, health, webhooks
 from app.web.admission import AnswersAdmission
+from app.web.aggregated import AGGREGATED_CONNECTIONS
 from app.web.connection import EXTENDER_CONNECTIONS, OPERATIONS_CONNECTIONS
 from app.web.listener import Listener, listener
 from app.web.thread import Threaded
@@ -34,29 +36,77 @@ class CertificateSource(Runs, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """One listener, and the source of its certificate. Without a source it speaks plain HTTP."""
+    """One listener, and the source of its certificate if that is its own."""
 
     host: str
     listener: Listener
     certificate: CertificateSource | None = None
     thread: str = ""
     """The name of the thread that serves it; empty means the main loop."""
+    guest: Listener | None = None
+    """A listener that this thread serves too."""
 
     @property
     def url(self) -> str:
         """The URL, without a trailing slash."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.certificate else 'http'}://{host}:{self.listener.port}"
+        return url_of(self.host, self.listener)
 
     @property
     def running(self) -> tuple[Runs, ...]:
         """What must run so that it answers."""
-        serving = Threaded(self.listener, name=self.thread) if self.thread else self.listener
+        listeners = [self.listener, *([self.guest] if self.guest else [])]
+        serving = Threaded(*listeners, name=self.thread) if self.thread else self.listener
         return (serving, *([self.certificate] if self.certificate else []))
 
     def checks(self) -> Sequence[Check]:
         """Return the lines of /readyz."""
         return self.certificate.checks() if self.certificate else ()
+
+
+def url_of(host: str, listener: Listener) -> str:
+    """Return the URL of a listener, without a trailing slash."""
+    host = f"[{host}]" if ":" in host else host
+    return f"{'https' if listener.is_tls else 'http'}://{host}:{listener.port}"
+
+
+class ApiServerTls:
+    """The TLS of the listeners that the API server calls. Admission and the aggregated API have one certificate."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, installation: Installation | None) -> None:
+        """`installation` is None where there is no Kubernetes; nothing runs unless one of the ports is configured."""
+        self.admission, self.aggregated = LiveTls(), LiveTls(Clients.CERTIFIED)
+        joined = FrontProxyTls(self.aggregated)
+        self.proxy: FrontProxyFollower | None = None
+        """Follows the API server's front proxy; None without the aggregated API."""
+        self.running: tuple[CertificateSource, ...] = ()
+        """What must run so that there are certificates."""
+        if settings.aggregated_port is not None:
+            if installation is None:
+                raise ValueError("the aggregated API needs an API server that says who asks; unset aggregated_port")
+            self.proxy = FrontProxyFollower(installation, joined)
+            self.running = (self.proxy,)
+        if settings.admission_port is not None or self.proxy:
+            name = "aggregated" if settings.admission_port is None else "admission"
+            shown = _Shared(self.admission, joined)
+            served = ServedCertificate(shown, metrics, listener=name, wall_clock=time.time)
+            self.running = (_certificate(settings, served, metrics, installation), *self.running)
+
+    def checks(self) -> Sequence[Check]:
+        """Return the lines of /readyz."""
+        return [check for source in self.running for check in source.checks()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Uses a certificate at two listeners."""
+
+    first: Shows
+    second: Shows
+
+    def use(self, certificate: Certificate) -> None:
+        """Use it; raise `CertificateError`."""
+        self.first.use(certificate)
+        self.second.use(certificate)
 
 
 def extender_door(settings: Settings, extender: AnswersScheduler, metrics: Metrics) -> Door:
@@ -72,25 +122,16 @@ def extender_door(settings: Settings, extender: AnswersScheduler, metrics: Metri
     return Door(host=host, listener=bound, certificate=source)
 
 
-def admission_door(
-    settings: Settings, answers: AnswersAdmission, metrics: Metrics, installation: Installation | None
-) -> Door | None:
+def admission_door(settings: Settings, answers: AnswersAdmission, metrics: Metrics, tls: ApiServerTls) -> Door | None:
     """Open the listener of admission, if it is configured; raise OSError when its port is in use."""
     if settings.admission_port is None:
         return None
-    tls = LiveTls()
-    source = _admission_certificate(
-        settings,
-        ServedCertificate(tls, metrics, listener="admission", wall_clock=time.time),
-        metrics,
-        installation,
-    )
     app = admission.application(answers, metrics)
-    bound = listener(app, settings.admission_host, settings.admission_port, limits=admission.CONNECTIONS, tls=tls)
-    return Door(host=settings.admission_host, listener=bound, certificate=source)
+    host, port = settings.admission_host, settings.admission_port
+    return Door(host=host, listener=listener(app, host, port, limits=admission.CONNECTIONS, tls=tls.admission))
 
 
-def _admission_certificate(
+def _certificate(
     settings: Settings, served: ServedCertificate, metrics: Metrics, installation: Installation | None
 ) -> CertificateSource:
     if settings.admission_tls_dir is not None:
@@ -98,6 +139,12 @@ def _admission_certificate(
     if installation is None:
         raise ValueError("a certificate of our own needs a Kubernetes to keep its CA in; set admission_tls_dir")
     return Certificates(installation, served, settings, metrics, clock=time.monotonic, wall_clock=time.time)
+
+
+def aggregated_listener(settings: Settings, app: ASGIApp, tls: ApiServerTls) -> Listener | None:
+    """Open the listener of the aggregated API, if it is configured; raise OSError when its port is in use."""
+    host, port = settings.aggregated_host, settings.aggregated_port
+    return None if port is None else listener(app, host, port, limits=AGGREGATED_CONNECTIONS, tls=tls.aggregated)
 
 
 def operations_door(settings: Settings, app: ASGIApp) -> Door:

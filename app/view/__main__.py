@@ -17,7 +17,8 @@ from app.view.kept_state import KeptState
 from app.view.page import Page
 from app.view.passing import Passing
 from app.view.source import FrameSource
-from app.web.callers import Anybody, Callers, Nobody, Reviewed
+from app.view.vouched import VouchedCallers
+from app.web.callers import Anybody, CallersByName, Nobody, Reviewed
 from app.web.listener import serving_on
 from app.web.visits import OnTheSpot
 
@@ -27,7 +28,7 @@ async def serve(control: socket.socket, listening: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=control)
     setup = messages.Setup.of(await messages.read(reader))
     async with AsyncExitStack() as opened:
-        callers = await _callers(setup, opened)
+        callers = VouchedCallers(await _callers(setup, opened), setup.secret)
         session = await opened.enter_async_context(aiohttp.ClientSession(trust_env=False))
         kept = KeptState()
         source = FrameSource(kept, reader, writer)
@@ -44,7 +45,7 @@ async def serve(control: socket.socket, listening: socket.socket) -> None:
             await asyncio.gather(reading, answering, return_exceptions=True)
 
 
-async def _callers(setup: messages.Setup, opened: AsyncExitStack) -> Callers:
+async def _callers(setup: messages.Setup, opened: AsyncExitStack) -> CallersByName:
     if setup.anonymous:
         return Anybody()
     if not setup.reviews:

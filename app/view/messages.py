@@ -29,6 +29,8 @@ class Setup:
     reviews: bool
     """Whether there is an API server that reviews tokens."""
     kubeconfig: str | None
+    secret: str
+    """By which the deciding process vouches for users."""
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Self:

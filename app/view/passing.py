@@ -1,13 +1,17 @@
-"""Passes questions on to the deciding process, so that a page or a program needs one address only."""
+"""Passes questions on between the view and the deciding process, so that a page or a program needs one address only."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from http import HTTPStatus
+from urllib.parse import quote
 
 import aiohttp
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
+from yarl import URL
 
+from app.model.rights import User
+from app.view.vouched import vouched
 from app.web import problem
 from app.web.callers import token_of
 
@@ -16,6 +20,13 @@ PATIENCE_S = 30.0
 PIECE_BYTES = 64 << 10
 BUSY = "too many questions to the deciding process at once; try again in some seconds"
 SILENT = "the deciding process does not answer: {error}"
+NO_VIEW = "the view does not answer: {error}"
+TOO_MANY = "too many clients read the view through the API server; try again in some seconds"
+THROUGH_AT_ONCE = 16
+"""Each such stream costs the deciding process what the view exists to spare it."""
+ENDLESS = aiohttp.ClientTimeout(total=None, sock_connect=PATIENCE_S, sock_read=60.0)
+"""A stream says something every 15 s."""
+OF_ONE_CONNECTION = frozenset(("connection", "transfer-encoding", "date", "server"))
 KEPT_HEADERS = ("content-type", "www-authenticate", "retry-after", "etag", "link", "connection")
 """A replica on standby closes the connection, so that the next one leads elsewhere."""
 
@@ -32,9 +43,7 @@ class Passing:
     async def answer(self, request: Request) -> Response:
         """Return the answer of the deciding process."""
         if self._asked >= AT_ONCE:
-            said = problem.response(HTTPStatus.SERVICE_UNAVAILABLE, BUSY)
-            said.headers["retry-after"] = "2"
-            return said
+            return _busy(BUSY)
         token = token_of(dict(request.scope["headers"]))
         path = request.scope["raw_path"].decode("latin-1")
         query = request.scope["query_string"].decode("latin-1")
@@ -62,3 +71,52 @@ class Passing:
         finally:
             self._asked -= 1
             reply.close()
+
+
+class AskingView:
+    """Asks the view for users that the API server has authenticated. It belongs to the loop of its callers."""
+
+    def __init__(self, view: str, secret: str) -> None:
+        """`view` is the URL of the view, which believes who knows the secret."""
+        self._view = view
+        self._secret = secret
+        self._open = 0
+
+    async def answer(self, request: Request, user: User) -> Response:
+        """Return the answer of the view; a stream ends when its client leaves."""
+        if self._open >= THROUGH_AT_ONCE:
+            return _busy(TOO_MANY)
+        self._open += 1
+        # Few ask here, so each has a session of its own, which ends with the answer.
+        session = aiohttp.ClientSession(trust_env=False, auto_decompress=False, timeout=ENDLESS)
+        try:
+            query = request.scope["query_string"].decode("latin-1")
+            url = f"{self._view}{quote(request.scope['path'])}{'?' if query else ''}{query}"
+            sent = dict(request.headers) | {"authorization": vouched(user, self._secret)}
+            reply = await session.get(URL(url, encoded=True), headers=sent, allow_redirects=False)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            await self._end(session)
+            return problem.response(HTTPStatus.BAD_GATEWAY, NO_VIEW.format(error=error or "it took too long"))
+        except asyncio.CancelledError:
+            await self._end(session)
+            raise
+        headers = {name: value for name, value in reply.headers.items() if name.lower() not in OF_ONE_CONNECTION}
+        return StreamingResponse(self._pieces(reply, session), reply.status, headers=headers)
+
+    async def _pieces(self, reply: aiohttp.ClientResponse, session: aiohttp.ClientSession) -> AsyncIterator[bytes]:
+        try:
+            async for piece in reply.content.iter_any():
+                yield piece
+        finally:
+            reply.close()
+            await self._end(session)
+
+    async def _end(self, session: aiohttp.ClientSession) -> None:
+        self._open -= 1
+        await session.close()
+
+
+def _busy(detail: str) -> Response:
+    said = problem.response(HTTPStatus.SERVICE_UNAVAILABLE, detail)
+    said.headers["retry-after"] = "2"
+    return said

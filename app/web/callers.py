@@ -1,7 +1,8 @@
 """Authenticates the callers of metrics and the read API, and finds out what they may see.
 
-TokenReview identifies the user of a token; SubjectAccessReview gives the user's rights. Both results are cached for
-seconds. Under a flood of unknown tokens the API server gets one review at a time, and few for each client address.
+TokenReview identifies the user of a token, unless the API server has said who asks. SubjectAccessReview gives the
+user's rights. Both results are cached for seconds. Under a flood of unknown tokens the API server gets one review at a
+time, and few for each client address.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ METRICS = Right(group="", resource="", verb="get", path="/metrics", without="met
 """The right that kube-scheduler and other control plane components require for their metrics."""
 
 HEALTH = ("/livez", "/healthz", "/readyz")
+CALLER = "caller"
+"""A key of the scope's state."""
 
 LONGEST_TOKEN = 16 * 1024
 KNOWN_S, KNOWN_TOKENS = 60.0, 1_000
@@ -87,6 +90,14 @@ class Callers(Protocol):
         ...
 
 
+class CallersByName(Callers, Protocol):
+    """Also knows callers that somebody else has authenticated."""
+
+    def of_user(self, user: User) -> Caller:
+        """Return the caller that is this user; raise `RefusedError`."""
+        ...
+
+
 class CallerReviews(Protocol):
     """The reviews of the API server. Each method raises `KubeError`."""
 
@@ -107,6 +118,11 @@ class Anybody:
         del authorization, address
         return self
 
+    def of_user(self, user: User) -> Caller:
+        """Return a caller who may see everything."""
+        del user
+        return self
+
     async def reader(self, namespaces: Iterable[str]) -> Reader:
         """Return a reader that sees everything."""
         del namespaces
@@ -125,6 +141,10 @@ class Nobody:
         """Raise `RefusedError`."""
         del authorization, address
         raise RefusedError(HTTPStatus.UNAUTHORIZED, SAY_WHO)
+
+    def of_user(self, user: User) -> Caller:
+        """Raise `RefusedError`."""
+        raise RefusedError(HTTPStatus.UNAUTHORIZED, f"nobody can say what {user.name} may see")
 
 
 class Reviewed:
@@ -148,6 +168,10 @@ class Reviewed:
             raise RefusedError(HTTPStatus.UNAUTHORIZED, SAY_WHO)
         digest = hashlib.sha256(token.encode()).digest()
         user = self._users.get(digest) or await self._looked_up(token, digest, address)
+        return _User(user, self)
+
+    def of_user(self, user: User) -> Caller:
+        """Return the caller that is this user."""
         return _User(user, self)
 
     async def may(self, right: Right, user: User) -> bool:
@@ -225,7 +249,7 @@ class _User:
 class Guarded:
     """An ASGI app that shows unauthenticated clients only the health endpoints.
 
-    It stores the caller in `request.state.caller`.
+    It stores the caller in `request.state.caller`, unless an app around it has stored one.
     """
 
     def __init__(self, app: ASGIApp, callers: Callers) -> None:
@@ -234,7 +258,7 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate the caller, then call the app."""
-        if not is_health(scope["path"]):
+        if not is_health(scope["path"]) and CALLER not in scope.get("state", ()):
             headers: Mapping[bytes, bytes] = dict(scope["headers"])
             client = scope.get("client") or ("", 0)
             try:
@@ -242,7 +266,7 @@ class Guarded:
             except RefusedError as error:
                 await refusal(error)(scope, receive, send)
                 return
-            scope.setdefault("state", {})["caller"] = caller
+            scope.setdefault("state", {})[CALLER] = caller
         await self._app(scope, receive, send)
 
 

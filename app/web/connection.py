@@ -1,8 +1,12 @@
-"""The connection limits of one listener, and a transport that sends the head and body of an answer together."""
+"""Limits of connections, certificates of clients, and a transport that sends head and body of an answer together."""
 
 import asyncio
+import ssl
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+PEER = "peer"
+"""A key of the scope's state: the `Peer` of a connection whose client has shown a certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +16,8 @@ class ConnectionLimits:
     connections: int
     head_bytes: int = 64 * 1024
     """The most bytes received without completing a head or a part of a body."""
+    headers: int = 256
+    """The most headers of one request."""
     head_deadline_s: float = 10.0
     """From the start of the connection, or from the first byte of a later request, to the end of the head."""
     unread_s: float = 30.0
@@ -21,6 +27,27 @@ class ConnectionLimits:
 EXTENDER_CONNECTIONS = ConnectionLimits(connections=8192)
 """Every bind that waits for its gang holds one connection. 2,985 were seen at the same time."""
 OPERATIONS_CONNECTIONS = ConnectionLimits(connections=512)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The certificate of a client."""
+
+    name: str
+    """Its common name; empty when it has none, or several."""
+    authorities: frozenset[bytes]
+    """The CAs that were trusted when the connection was made, in DER. One of them has signed it."""
+
+    @classmethod
+    def of(cls, transport: asyncio.BaseTransport) -> Self | None:
+        """Return the peer of a connection; None where clients need no certificate."""
+        handshake: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if handshake is None or handshake.context.verify_mode is not ssl.CERT_REQUIRED:
+            return None
+        subject: Any = (handshake.getpeercert() or {}).get("subject", ())
+        names = [value for part in subject for key, value in part if key == "commonName"]
+        name = names[0] if len(names) == 1 else ""
+        return cls(name, frozenset(handshake.context.get_ca_certs(binary_form=True)))
 
 
 class Joined:

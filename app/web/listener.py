@@ -28,6 +28,11 @@ class Listener:
         self._grace_s = grace_s
 
     @property
+    def is_tls(self) -> bool:
+        """Whether it speaks TLS."""
+        return self._tls is not None
+
+    @property
     def port(self) -> int:
         """The port in use. It is also correct when port 0 (any free port) was requested."""
         port: int = self._socket.getsockname()[1]

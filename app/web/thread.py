@@ -1,6 +1,6 @@
-"""Runs a listener on its own event loop, in a thread.
+"""Runs listeners on an event loop of their own, in a thread.
 
-Its clients delay the main loop by at most one thread switch of the interpreter.
+Their clients delay the main loop by at most one thread switch of the interpreter.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from app.web.listener import Listener
 
 
 class Threaded:
-    """A listener in a thread. It is used in a TaskGroup; cancelling it shuts it down gracefully."""
+    """Listeners in one thread. It is used in a TaskGroup; cancelling it shuts them down gracefully."""
 
-    def __init__(self, listener: Listener, *, name: str) -> None:
+    def __init__(self, *listeners: Listener, name: str) -> None:
         """Prepare the thread with this name; `run` starts it."""
-        self._listener = listener
+        self._listeners = listeners
         self._name = name
         # `_until_asked` sets it on the thread's loop.
         self._end: Callable[[], None] | None = None
         self._asked = threading.Event()
 
     async def run(self) -> None:
-        """Serve until cancelled; raise the listener's exception."""
+        """Serve until cancelled; raise the exception of a listener."""
         ended: Future[None] = Future()
         thread = threading.Thread(target=self._work, args=(ended,), name=self._name, daemon=True)
         thread.start()
@@ -49,7 +49,7 @@ class Threaded:
             ended.set_result(None)
 
     async def _until_asked(self) -> None:
-        loop, running = asyncio.get_running_loop(), asyncio.ensure_future(self._listener.run())
+        loop, running = asyncio.get_running_loop(), asyncio.ensure_future(self._all())
 
         def end() -> None:
             # A closed loop has no task to cancel.
@@ -61,3 +61,11 @@ class Threaded:
             running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+
+    async def _all(self) -> None:
+        if len(self._listeners) == 1:
+            await self._listeners[0].run()
+            return
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._listeners:
+                tasks.create_task(each.run())

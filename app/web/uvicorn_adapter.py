@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app.web.asgi import WHOLE
-from app.web.connection import ConnectionLimits, Joined
+from app.web.connection import PEER, ConnectionLimits, Joined, Peer
 
 KEEP_ALIVE_S = 120
 """Longer than the 90 s after which kube-scheduler's client closes: it does not repeat a POST on a closed connection."""
@@ -28,7 +28,6 @@ IN_SMALL_PIECES = "The request arrives in too many small pieces."
 PIECES, PIECE_BYTES = 64, 64
 """A request may arrive in `PIECES` pieces (reads and chunks), plus one for each `PIECE_BYTES`. Each piece costs time.
 """
-MOST_HEADERS = 256
 MOST_PIPELINED = 16
 """Requests that wait behind the current one. No known client pipelines requests."""
 
@@ -65,6 +64,9 @@ class GuardedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         """Accept the connection. Above the limit, close the longest idle one: this one if all others are busy."""
         super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
+        if peer := Peer.of(transport):
+            # uvicorn copies it into the state of each request.
+            self.app_state[PEER] = peer
         self._arm()
         self._idle[self] = None
         if len(self.connections) > self._limits.connections:
@@ -106,7 +108,7 @@ class GuardedConnection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Accept a header; close the connection above the limit."""
         super().on_header(name, value)
-        if len(self.headers) > MOST_HEADERS:
+        if len(self.headers) > self._limits.headers:
             raise _WastefulError
 
     def on_headers_complete(self) -> None:

@@ -1,10 +1,10 @@
-"""A Secret and two webhook configurations in memory, with the API server's version rules; the test can make it fail."""
+"""A Secret and objects with a caBundle in memory, with the API server's version rules; the test can make it fail."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.model.installation import Read, SharedSecret, WebhookBundles, WebhookKind
+from app.model.installation import BundleKind, CaBundles, Read, SharedSecret, WebhookKind
 from app.model.seam import ConflictError, KubeError, NotFoundError
 
 NAME = "leeboard"
@@ -27,7 +27,7 @@ class FakeInstallation:
         self.remembered: dict[str, bytes] | None = None
         """What a cached read shows while it differs from the store."""
         self.version = 1
-        self.hooks: dict[WebhookKind, Hooks] = {kind: Hooks() for kind in WebhookKind}
+        self.hooks: dict[BundleKind, Hooks] = {kind: Hooks() for kind in WebhookKind}
         self.writes: Counter[str] = Counter()
         self.errors: defaultdict[str, deque[KubeError]] = defaultdict(deque)
 
@@ -44,6 +44,9 @@ class FakeInstallation:
         version = self.version if cached is None else 0
         return SharedSecret(contents=dict(cached or self.contents), raw={"version": version})
 
+    async def read_settings(self, namespace: str, name: str) -> Mapping[str, str]:
+        raise NotFoundError(f"404 configmaps {namespace}/{name} not found")
+
     async def replace_secret(self, secret: SharedSecret, contents: Mapping[str, bytes]) -> None:
         self._fail("replace_secret")
         if secret.raw["version"] != self.version:
@@ -53,14 +56,14 @@ class FakeInstallation:
         self.version += 1
         self.writes["secret"] += 1
 
-    async def read_bundles(self, kind: WebhookKind, name: str) -> WebhookBundles:
+    async def read_bundles(self, kind: BundleKind, name: str) -> CaBundles:
         self._fail("read_bundles")
         if kind not in self.hooks:
             raise NotFoundError("404 configuration not found")
         hooks = self.hooks[kind]
-        return WebhookBundles(kind=kind, name=name, version=str(hooks.version), bundles=dict(hooks.bundles))
+        return CaBundles(kind=kind, name=name, version=str(hooks.version), bundles=dict(hooks.bundles))
 
-    async def write_bundle(self, of: WebhookBundles, bundle: bytes) -> None:
+    async def write_bundle(self, of: CaBundles, bundle: bytes) -> None:
         self._fail("write_bundle")
         hooks = self.hooks[of.kind]
         if of.version != str(hooks.version):
@@ -69,7 +72,7 @@ class FakeInstallation:
         hooks.version += 1
         self.writes["bundle"] += 1
 
-    def edit(self, kind: WebhookKind, bundle: bytes) -> None:
+    def edit(self, kind: BundleKind, bundle: bytes) -> None:
         """Write another caBundle, as a user would."""
         self.hooks[kind].bundles = dict.fromkeys(self.hooks[kind].bundles, bundle)
         self.hooks[kind].version += 1

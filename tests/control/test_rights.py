@@ -179,6 +179,21 @@ def logged() -> Iterator[list[str]]:
     events += [line["event"] for line in lines]
 
 
+def test_the_aggregated_api_needs_the_front_proxy_and_its_own_certificate_a_bundle() -> None:
+    plain = set(rights_of(Settings()))
+    served = {"aggregated_port": 9444, "admission_tls_dir": "folder"}
+    of_files = set(rights_of(Settings.model_validate(served))) - plain
+    own = set(rights_of(Settings.model_validate(served | {"certificate_secret": "ns/secret"}))) - plain
+
+    assert {right.subject for right in of_files} == {
+        'get configmaps extension-apiserver-authentication (apiGroup "", namespace kube-system)'
+    }
+    assert {right.subject for right in own - of_files if right.resource != "secrets"} == {
+        'get apiservices v1.view.leeboard.dev (apiGroup "apiregistration.k8s.io")',
+        'patch apiservices v1.view.leeboard.dev (apiGroup "apiregistration.k8s.io")',
+    }
+
+
 def test_rights_that_only_some_installations_use_follow_from_the_settings() -> None:
     plain = set(rights_of(Settings()))
     full = rights_of(

@@ -41,6 +41,8 @@ THE_CHARTS_OWN = frozenset(
         "admission_host",
         "admission_port",
         "admission_tls_dir",
+        "aggregated_host",
+        "aggregated_port",
         "certificate_secret",
         "certificate_names",
         "webhook_configuration",

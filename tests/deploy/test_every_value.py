@@ -199,6 +199,7 @@ OTHERS: Mapping[str, object] = {
     "ports.probes": 1,
     "ports.admission": 1,
     "view.enabled": True,
+    "aggregatedApi.enabled": True,
     "crds.install": False,
     "priorityClasses.create": False,
     "defaultQueue.create": True,
@@ -219,6 +220,8 @@ OTHERS: Mapping[str, object] = {
 ONLY_WITH: Mapping[str, tuple[object, dict[str, Any]]] = {
     "ports.view": (1, {"view": {"enabled": True}}),
     "view.servicePort": (1, {"view": {"enabled": True}}),
+    "ports.aggregated": (1, {"aggregatedApi": {"enabled": True}}),
+    "aggregatedApi.annotations": ({"a": "b"}, {"aggregatedApi": {"enabled": True}}),
     "recording.sizeMiB": (100, {"recording": {"enabled": True}}),
     "security.exemptNamespaces": (["a"], {"security": {"profile": "secure"}}),
     "security.openQueues": (["a"], {"security": {"profile": "secure"}}),

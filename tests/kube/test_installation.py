@@ -11,7 +11,7 @@ from app.certificates.own import Installation
 from app.kube.client import KubeCluster
 from app.kube.errors import BrokenStreamError
 from app.kube.installation import KubeInstallation
-from app.model.installation import Read, WebhookBundles, WebhookKind
+from app.model.installation import AggregationKind, CaBundles, Read, WebhookKind
 from app.model.seam import ConflictError, NotFoundError
 from tests.kube.apiserver import FakeApiServer, kubeconfig, refuses, says
 
@@ -116,7 +116,7 @@ async def test_a_bundle_is_patched_into_every_webhook_and_nothing_else(
     server: FakeApiServer, installation: KubeInstallation
 ) -> None:
     server.will(says(CONFIGURATION))
-    of = WebhookBundles(kind=WebhookKind.VALIDATING, name="leeboard", version="9", bundles={"a": b"", "b": b"x"})
+    of = CaBundles(kind=WebhookKind.VALIDATING, name="leeboard", version="9", bundles={"a": b"", "b": b"x"})
 
     await installation.write_bundle(of, b"new")
 
@@ -128,6 +128,31 @@ async def test_a_bundle_is_patched_into_every_webhook_and_nothing_else(
         "metadata": {"resourceVersion": "9"},
         "webhooks": [{"name": "a", "clientConfig": config}, {"name": "b", "clientConfig": config}],
     }
+
+
+async def test_the_bundle_of_an_aggregated_api_is_read_and_patched(
+    server: FakeApiServer, installation: KubeInstallation
+) -> None:
+    spec = {"group": "g", "caBundle": b64encode(b"old").decode()}
+    server.will(says({"metadata": {"resourceVersion": "9"}, "spec": spec}), says({}))
+
+    seen = await installation.read_bundles(AggregationKind.API_SERVICE, "v1.g")
+    await installation.write_bundle(seen, b"new")
+
+    assert (seen.bundles, seen.version) == ({"": b"old"}, "9")
+    assert {each.path for each in server.seen} == {"/apis/apiregistration.k8s.io/v1/apiservices/v1.g"}
+    bundle = b64encode(b"new").decode()
+    assert server.seen[1].body == {"metadata": {"resourceVersion": "9"}, "spec": {"caBundle": bundle}}
+
+
+async def test_the_texts_of_a_config_map_are_read(server: FakeApiServer, installation: KubeInstallation) -> None:
+    server.will(says({"data": {"a": "b"}}), says({}), says([]))
+
+    assert await installation.read_settings("kube-system", "c") == {"a": "b"}
+    assert await installation.read_settings("kube-system", "c") == {}
+    with pytest.raises(BrokenStreamError):
+        await installation.read_settings("kube-system", "c")
+    assert server.seen[0].path == "/api/v1/namespaces/kube-system/configmaps/c"
 
 
 async def test_a_configuration_that_does_not_exist_is_not_found(

@@ -12,6 +12,7 @@ from typing import Protocol
 import structlog
 
 from app import grouping
+from app.client.aggregated_paths import API_SERVICE
 from app.model import rights
 from app.model.question import Check
 from app.model.rights import Right
@@ -56,9 +57,17 @@ def rights_of(settings: Settings) -> tuple[Right, ...]:
         needed += rights.of_lease(*settings.scheduler_lease.split("/"))
     if settings.certificate_secret:
         needed += rights.of_secret(*settings.certificate_secret.split("/"))
+    needed += _of_aggregated_api(settings)
     if settings.webhook_configuration:
         needed += rights.of_webhook_configurations(settings.webhook_configuration)
     return tuple(needed)
+
+
+def _of_aggregated_api(settings: Settings) -> tuple[Right, ...]:
+    """Return the rights for the aggregated API, if there is one; another program may maintain its caBundle."""
+    if settings.aggregated_port is None:
+        return ()
+    return rights.of_front_proxy() + (rights.of_api_service(API_SERVICE) if settings.certificate_secret else ())
 
 
 def rights_to_owners(settings: Settings) -> tuple[Right, ...]:

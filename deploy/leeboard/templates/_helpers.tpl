@@ -132,9 +132,14 @@ matchExpressions:
 {{- if and (eq .Values.form "beside") .Values.beside.address }}true{{ end }}
 {{- end }}
 
+{{/* "true" when the API server calls Leeboard, over TLS, else empty. */}}
+{{- define "leeboard.apiServerCalls" -}}
+{{- if or (include "leeboard.admission" .) .Values.aggregatedApi.enabled }}true{{ end }}
+{{- end }}
+
 {{/* "true" when Leeboard makes its own certificates, else empty. */}}
 {{- define "leeboard.ownCertificates" -}}
-{{- if and (include "leeboard.admission" .) (not .Values.certificate.secretName) }}true{{ end }}
+{{- if and (include "leeboard.apiServerCalls" .) (not .Values.certificate.secretName) }}true{{ end }}
 {{- end }}
 
 {{/* Our service account, as the subject of a binding. */}}

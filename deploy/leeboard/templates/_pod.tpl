@@ -94,13 +94,19 @@ imagePullSecrets:
 {{- if include "leeboard.admission" . }}
 - {name: LEEBOARD_ADMISSION_HOST, value: "::"}
 - {name: LEEBOARD_ADMISSION_PORT, value: {{ .Values.ports.admission | quote }}}
+{{- end }}
+{{- if .Values.aggregatedApi.enabled }}
+- {name: LEEBOARD_AGGREGATED_HOST, value: "::"}
+- {name: LEEBOARD_AGGREGATED_PORT, value: {{ .Values.ports.aggregated | quote }}}
+{{- end }}
 {{- if include "leeboard.ownCertificates" . }}
 - {name: LEEBOARD_CERTIFICATE_SECRET, value: {{ include "leeboard.namespace" . }}/{{ $name }}-ca}
-- {name: LEEBOARD_CERTIFICATE_NAMES, value: {{ $name }}-admission.{{ include "leeboard.namespace" . }}.svc}
+- {name: LEEBOARD_CERTIFICATE_NAMES, value: {{ include "leeboard.certificateNames" . | fromJsonArray | join "," | quote }}}
+{{- if include "leeboard.admission" . }}
 - {name: LEEBOARD_WEBHOOK_CONFIGURATION, value: {{ $name }}}
-{{- else }}
-- {name: LEEBOARD_ADMISSION_TLS_DIR, value: /etc/leeboard/admission-tls}
 {{- end }}
+{{- else if include "leeboard.apiServerCalls" . }}
+- {name: LEEBOARD_ADMISSION_TLS_DIR, value: /etc/leeboard/admission-tls}
 {{- end }}
 {{- with .Values.admission.gpuRuntimeClass }}
 - {name: LEEBOARD_GPU_RUNTIME_CLASS, value: {{ . | quote }}}
@@ -142,10 +148,19 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* Names by which the API server calls Leeboard, as a JSON list. */}}
+{{- define "leeboard.certificateNames" -}}
+{{- $names := list }}
+{{- range $service, $called := dict "admission" (include "leeboard.admission" .) "api" (ternary "true" "" .Values.aggregatedApi.enabled) }}
+  {{- if $called }}{{ $names = append $names (printf "%s-%s.%s.svc" (include "leeboard.name" $) $service (include "leeboard.namespace" $)) }}{{ end }}
+{{- end }}
+{{- $names | toJson }}
+{{- end }}
+
 {{/* Folders with certificates that another tool maintains: name and Secret of each, as a JSON object. */}}
 {{- define "leeboard.tlsFolders" -}}
 {{- $folders := dict }}
-{{- if and (include "leeboard.admission" .) .Values.certificate.secretName }}
+{{- if and (include "leeboard.apiServerCalls" .) .Values.certificate.secretName }}
   {{- $_ := set $folders "admission-tls" .Values.certificate.secretName }}
 {{- end }}
 {{- if include "leeboard.fixedAddress" . }}
@@ -220,6 +235,9 @@ spec:
         {{- end }}
         {{- if include "leeboard.admission" . }}
         - {name: admission, containerPort: {{ .Values.ports.admission }}}
+        {{- end }}
+        {{- if .Values.aggregatedApi.enabled }}
+        - {name: aggregated, containerPort: {{ .Values.ports.aggregated }}}
         {{- end }}
         {{- if include "leeboard.fixedAddress" . }}
         - {name: extender, containerPort: {{ .Values.ports.extender }}}

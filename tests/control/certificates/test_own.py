@@ -12,11 +12,11 @@ from app.certificates.authority import Certificate
 from app.certificates.keyring import read_keyring
 from app.certificates.own import Certificates
 from app.certificates.served import ServedCertificate
-from app.model.installation import WebhookKind
+from app.model.installation import AggregationKind, WebhookKind
 from app.model.seam import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
 from app.settings import Settings
 from app.telemetry import Metrics
-from tests.control.installed import NAME, SECRET, FakeInstallation
+from tests.control.installed import NAME, SECRET, FakeInstallation, Hooks
 
 START = 1_800_000_000.0
 DAY = 24 * 3600.0
@@ -113,6 +113,24 @@ async def test_an_empty_secret_becomes_a_ca_that_every_webhook_trusts(installati
         assert all(map(replica.is_trusted, installation.bundles))
         assert replica.failing() == {}
     assert installation.writes == {"secret": 1, "bundle": 2}
+
+
+@pytest.mark.parametrize("with_webhooks", [True, False])
+async def test_the_aggregated_api_trusts_the_same_ca_before_it_signs(
+    installation: FakeInstallation, *, with_webhooks: bool
+) -> None:
+    api = installation.hooks[AggregationKind.API_SERVICE] = Hooks({"": b""})
+    named = {} if with_webhooks else {"webhook_configuration": ""}
+    replica = Replica(installation, aggregated_port=9444, **named)
+    async with running(replica):
+        first = replica.serving.chain
+        assert replica.is_trusted(api.bundles[""])
+        installation.errors["write_bundle"].extend([ForbiddenError("403 no patch")] * 10_000)
+        await passes(CA_ROTATION + SETTLED_S)
+        # Nobody trusts the next CA, so the one before signs.
+        assert replica.is_trusted(api.bundles[""])
+        assert "APIService v1.view.leeboard.dev cannot be corrected" in replica.failing()["ca-bundle"]
+    assert replica.serving.chain != first
 
 
 async def test_the_certificate_covers_the_names_of_the_service(installation: FakeInstallation) -> None:

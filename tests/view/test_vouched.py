@@ -1,0 +1,42 @@
+"""Users for whom the deciding process vouches at the view: nobody else can name a user there."""
+
+import pytest
+
+from app.model.rights import User
+from app.view.vouched import VouchedCallers, vouched
+from app.web.callers import Anybody, Caller, Nobody, RefusedError
+
+SECRET = "secret"
+JANE = User(name="jane", uid="7", groups=("a", "b"), extra=(("key", ("v", "w")),))
+
+
+class Named(Nobody):
+    """Records the users that are named, and refuses tokens."""
+
+    def __init__(self) -> None:
+        self.users: list[User] = []
+
+    def of_user(self, user: User) -> Caller:
+        self.users.append(user)
+        return Anybody()
+
+
+async def test_the_user_arrives_as_it_was_named() -> None:
+    others = Named()
+
+    await VouchedCallers(others, SECRET).of(vouched(JANE, SECRET), "127.0.0.1")
+
+    assert others.users == [JANE]
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [vouched(JANE, "guessed"), vouched(JANE, ""), vouched(JANE, "sécret"), "Vouched", "Bearer token", ""],
+)
+async def test_nobody_is_named_without_the_secret(authorization: str) -> None:
+    others = Named()
+
+    with pytest.raises(RefusedError):
+        await VouchedCallers(others, SECRET).of(authorization, "127.0.0.1")
+
+    assert others.users == []
