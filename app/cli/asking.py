@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from app.client.aggregated_way import AggregatedWay
 from app.client.api_server import ApiServer, Object
 from app.client.kubeconfig import DEFAULT_NAMESPACE, Context, context_of, is_in_cluster
 from app.client.reach_errors import KubeconfigError, NoSuchObjectError, ReachError
@@ -91,6 +92,8 @@ class Reach:
         # A demo or a forwarded port. Our token is not sent there: any user of this machine may listen on the port.
         return Service(
             ProxiedWay(self.cluster, service=terms.service, token=terms.token),
+            # It asks as the user of the context, and not as that of a token that is given.
+            *([] if terms.token else [AggregatedWay(self.cluster)]),
             DirectWay(beside, token=terms.token, context=lambda: None, timeout_s=terms.request_timeout),
         )
 

@@ -1,7 +1,7 @@
-"""The ways to the service: its own address, or the API server's proxy of its Service.
+"""The ways to the service: its own address, the API server's proxy of its Service, or an aggregated API.
 
 The proxy reaches it wherever kubectl works, and needs no port that is open to people. It removes the Authorization
-header, so the token travels in a header of ours. An aggregated API would be one more class here.
+header, so the token travels in a header of ours. The aggregated API needs no token: the API server says who asks.
 """
 
 import json
@@ -248,8 +248,14 @@ class Service:
         errors: list[ReachError] = []
         for way in self._ways:
             try:
-                answer = _led(way, path)
-            except NoSuchObjectError:
+                reply = _of_the_leader(way, path)
+            except ReachError as error:
+                errors.append(error)
+                continue
+            try:
+                answer = _accepted(way, reply)
+            except (NoSuchObjectError, NotAllowedError):
+                # The service has answered, and would say the same by another way.
                 self._ways = (way,)
                 raise
             except ReachError as error:
@@ -269,24 +275,31 @@ class Service:
             way.close()
 
 
-def _led(way: ServiceWay, path: str) -> bytes:
+def _of_the_leader(way: ServiceWay, path: str) -> Reply:
     """Ask until the replica that decides answers. Each new connection leads to any replica of the Service."""
     for _ in range(TRIES - 1):
-        try:
-            return _accepted(way, way.ask(path, {"Accept": "application/json"}))
-        except OnStandbyError:
-            sleep(AGAIN_S)
-    return _accepted(way, way.ask(path, {"Accept": "application/json"}))
+        reply = way.ask(path, {"Accept": "application/json"})
+        if reply.status != HTTPStatus.SERVICE_UNAVAILABLE or _problem(reply)[1] != STANDBY:
+            return reply
+        sleep(AGAIN_S)
+    return way.ask(path, {"Accept": "application/json"})
+
+
+def _problem(reply: Reply) -> tuple[str, str]:
+    """Return the sentence and the type of a problem of the service; empty ones for any other answer."""
+    try:
+        said = json.loads(reply.body)
+        return str(said["detail"]), str(said.get("type"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", ""
 
 
 def _accepted(way: ServiceWay, reply: Reply) -> bytes:
     if reply.status == HTTPStatus.OK:
         return reply.body
-    try:
-        said = json.loads(reply.body)
-        detail, kind = str(said["detail"]), said.get("type")
-    except (ValueError, KeyError, TypeError):
-        raise NoReplyError(f"{way.name} is not Leeboard's operations port; {NO_ANSWER_FIX}") from None
+    detail, kind = _problem(reply)
+    if not detail:
+        raise NoReplyError(f"{way.name} is not Leeboard's operations port; {NO_ANSWER_FIX}")
     if detail.startswith("GET /"):
         # The path means nothing to a user.
         detail = detail.partition(": ")[2]

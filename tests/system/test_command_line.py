@@ -10,14 +10,12 @@ from time import time
 from typing import Any
 
 import pytest
-import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from app.certificates.authority import CertificateAuthority, make_authority
-from app.cli import main
-from tests.pem import CLIENT, issued
 from tests.system.api import Api, Object
 from tests.system.bed import ApiServerOptions, Bed
+from tests.system.commands import allow, certified, kubeconfig, run_with
 from tests.system.identities import User
 from tests.system.waiting import eventually
 
@@ -64,19 +62,8 @@ class Proxied:
 
     def run(self, *arguments: str, user: Object, **cluster: object) -> Result:
         """Run a command as this user of a kubeconfig."""
-        of_cluster = {"server": self.bed.url, "certificate-authority": str(self.bed.ca), **cluster}
-        document = {
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": TEAM}}],
-            "clusters": [{"name": "c", "cluster": of_cluster}],
-            "users": [{"name": "u", "user": user}],
-        }
-        path = self.folder / "kubeconfig"
-        path.write_text(yaml.safe_dump(document))
-        # Nothing listens on this port.
-        environment = {"KUBECONFIG": str(path), "LEEBOARD_OPERATIONS_PORT": "1", "COLUMNS": "200"}
-        unset: dict[str, str | None] = dict.fromkeys(("KUBERNETES_SERVICE_HOST", "LEEBOARD_URL", "LEEBOARD_SERVER"))
-        return CliRunner(env=unset | environment).invoke(main, arguments)
+        path = kubeconfig(self.bed, self.folder, user, namespace=TEAM, **cluster)
+        return run_with(path, *arguments)
 
     def caller(self, user: Object, *options: str, **cluster: object) -> Any:
         """Return what the service knows about the caller of `leeboard queues`."""
@@ -86,10 +73,7 @@ class Proxied:
 
     def certificate(self) -> Object:
         """Return Jane's certificate, as files beside the kubeconfig."""
-        pair = issued(self.authority, JANE, purpose=CLIENT)
-        (self.folder / "jane.crt").write_bytes(pair.chain)
-        (self.folder / "jane.key").write_bytes(pair.key)
-        return {"client-certificate": "jane.crt", "client-key": "jane.key"}
+        return certified(self.authority, JANE, self.folder)
 
     def plugin(self, token: str) -> Object:
         """Return a user whose token a program prints."""
@@ -115,12 +99,7 @@ class Proxied:
 
     def allow(self, name: str, namespace: str, rule: Object, *users: str) -> None:
         """Give users a right in a namespace."""
-        metadata = {"name": name, "namespace": namespace}
-        kinds = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": metadata}
-        subjects = [{"kind": "User", "name": each, "apiGroup": "rbac.authorization.k8s.io"} for each in users]
-        role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
-        self.api.apply({**kinds, "kind": "Role", "rules": [rule]})
-        self.api.apply({**kinds, "kind": "RoleBinding", "subjects": subjects, "roleRef": role})
+        allow(self.api, name, namespace, rule, *users)
 
     def revoke(self, name: str, namespace: str) -> None:
         self.api.delete(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings/{name}")
