@@ -38,6 +38,9 @@ INSTALLATIONS: list[dict[str, Any]] = [
     {"autoscaling": {"way": "provisioning-request"}},
     {"autoscaling": {"way": "scaling-pods"}},
     {"security": {"anonymousReads": True}},
+    {"aggregatedApi": {"enabled": True}},
+    {"aggregatedApi": {"enabled": True}, "form": "extender-only"},
+    {"aggregatedApi": {"enabled": True}, **GIVEN_CERTIFICATE},
 ]
 AGENTS_RIGHTS = {("gpunodes", "create"), ("gpunodes/status", "patch")}
 REVIEW = Right(group="authorization.k8s.io", resource="selfsubjectaccessreviews", verb="create", without="")

@@ -195,7 +195,7 @@ async def test_an_allowed_name_that_is_withdrawn_ends_at_once(fronted: Fronted) 
 
 
 async def test_the_user_has_the_groups_and_more_that_the_front_proxy_names(fronted: Fronted) -> None:
-    groups = [f"team-{number}" for number in range(1000)]
+    groups = [f"team-{number}" for number in range(3000)]
     said = [f"X-Remote-Group: {group}" for group in groups]
     extra = ["X-Remote-Extra-scopes: b", "X-Remote-Extra-Scopes: a", "X-Remote-Extra-example.com%2fkey: Zoë"]
 
