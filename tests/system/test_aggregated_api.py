@@ -323,7 +323,7 @@ def test_discovery_shows_the_api_and_disturbs_nothing(cluster: Aggregated) -> No
 
 def test_the_service_proxy_leads_to_the_real_service_with_a_token(cluster: Aggregated) -> None:
     right = {"apiGroups": [""], "resources": ["services/proxy"], "resourceNames": ["leeboard:operations"]}
-    allow(cluster.api, "ask-leeboard", LEEBOARD, {**right, "verbs": ["get"]}, "tenant", JANE)
+    allow(cluster.api, "ask-leeboard", LEEBOARD, {**right, "verbs": ["get"]}, "tenant")
     path = f"/api/v1/namespaces/{LEEBOARD}/services/leeboard:operations/proxy/api/v1/podgroups"
     context = ssl.create_default_context(cafile=cluster.bed.ca)
     token = cluster.bed.token(User.TENANT)
