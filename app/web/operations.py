@@ -29,8 +29,8 @@ from app.web.lists import each_of, listed
 from app.web.paging import MOST, Veil, page
 from app.web.parameters import takes_only
 from app.web.scrape import Counts, scrape
-from app.web.standby import OnlyLeading
 from app.web.service_version import show_version
+from app.web.standby import OnlyLeading
 from app.web.view_document import with_view
 from app.web.visits import Asks, OnTheSpot
 from app.web.why_answers import ExplanationAnswer
