@@ -165,6 +165,14 @@ async def test_paper_has_the_header_every_region_the_time_and_the_address(opens:
             assert await window.page.locator(hidden).first.is_hidden()
         ground = await window.page.evaluate("getComputedStyle(document.querySelector('.slice.bound')).backgroundColor")
         assert ground == "rgb(255, 255, 255)"
+        bar: Any = await window.page.evaluate(
+            "(style => [style.printColorAdjust, style.backgroundColor !== style.borderColor])"
+            "(getComputedStyle(document.querySelector('.queue-bar .held')))"
+        )
+        assert bar == ["exact", True]
+        # A rack that is longer than a sheet goes on on the next one.
+        whole = await window.page.evaluate("getComputedStyle(document.querySelector('.block.open')).breakInside")
+        assert whole == "auto"
         await window.page.pdf(path=tmp_path / "page.pdf")
         assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
