@@ -100,3 +100,25 @@ async def test_ticks_of_a_large_cluster_touch_only_what_they_name(
     # Sixty GPUs change a tick; one rack of forty is open, and of the others a bar and a line change.
     assert changed < TICKS * 600
     assert nodes < 12_000
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_rack_is_drawn_a_part_a_frame_so_that_no_task_is_long(opens: Opens) -> None:
+    async with opens(large(racks=16)) as window:
+        await window.shows("#waiting", "team-1/waits-1")
+        await window.page.evaluate(
+            """(() => {
+                 window.drawn = [];
+                 const rows = all => all.flatMap(({addedNodes}) => [...addedNodes])
+                   .flatMap(each => each.querySelectorAll ? [each, ...each.querySelectorAll("tr.node")] : [])
+                   .filter(each => each.matches("tr.node"));
+                 new MutationObserver(all => window.drawn.push(rows(all).length))
+                   .observe(document.getElementById("cluster"), {subtree: true, childList: true});
+               })()"""
+        )
+        await window.page.locator(".block h3 button").first.click()
+        await window.becomes("document.querySelectorAll('tr.node').length >= 62")
+        drawn: list[int] = await window.page.evaluate("window.drawn")
+
+    assert sum(drawn) >= 62
+    assert max(drawn) <= 30

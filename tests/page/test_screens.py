@@ -96,7 +96,7 @@ async def test_a_large_cluster_is_shown_as_bars_until_a_rack_is_opened(opens: Op
     async with opens(large()) as window:
         await window.shows("#cluster", "More than 4,000 GPUs")
         assert await window.page.locator("[data-cell]").count() == 0
-        assert await window.page.locator(".block").count() == 40
+        await window.becomes("document.querySelectorAll('.block').length === 40")
 
         for number in range(40):
             await window.page.locator(".block h3 button").nth(number).click()

@@ -3,9 +3,13 @@ import { computed, html, signal, useLayoutEffect, useRef } from "./ui.js";
 import { MOST_CELLS } from "./blocks.js";
 import { CellFacts, NodeFacts, NodeRow } from "./cells.js";
 import { gpus, gpuText, count, Name } from "./format.js";
+import { useGradual } from "./gradual.js";
 import { lightGang, moveByKey, settleTabStop } from "./grid.js";
 import { lookOf, looks } from "./looks.js";
 import { agents, blocks, devicesInAll, nodeOfDevice, viewOf } from "./store.js";
+
+/** The cost of drawing, in cells. */
+const [A_ROW, A_BLOCK] = [9, 20];
 
 const isLarge = computed(() => devicesInAll.value > MOST_CELLS);
 /** The blocks that were opened, oldest first; only a large cluster has closed ones. */
@@ -55,6 +59,13 @@ function Title({ block }) {
   return html`<${Name} text=${label} />${range && html`${label && " "}<bdi>${range}</bdi>`}`;
 }
 
+function Rows({ nodes }) {
+  const drawn = useGradual(nodes.length, A_ROW);
+  return html`<tbody role="rowgroup">
+    ${nodes.slice(0, drawn).map((name) => html`<${NodeRow} key=${name} name=${name} />`)}
+  </tbody>`;
+}
+
 function Block({ block }) {
   looks.value;
   const stats = block.stats.value;
@@ -73,9 +84,7 @@ function Block({ block }) {
     ${isOpen
       ? html`<div class="scroll">
           <table role="grid" aria-label=${`GPUs of ${block.label} ${block.range}`}>
-            <tbody role="rowgroup">
-              ${block.nodes.map((name) => html`<${NodeRow} key=${name} name=${name} />`)}
-            </tbody>
+            <${Rows} nodes=${block.nodes} />
           </table>
         </div>`
       : html`<${Bar} stats=${stats} />`}
@@ -127,6 +136,7 @@ function Note() {
 export function Cluster() {
   const region = useRef();
   const all = blocks.value;
+  const drawn = useGradual(all.length, A_BLOCK);
   useLayoutEffect(() => settleTabStop(region.current));
   const point = (event) => {
     const cell = event.target.closest?.("[data-cell]");
@@ -150,7 +160,7 @@ export function Cluster() {
     <${Pointed} />
     <div class="blocks" ref=${region} onMouseOver=${point} onMouseLeave=${leave} onFocusIn=${point} onFocusOut=${leave}
       onClick=${(event) => event.target.closest?.("[data-cell]")?.focus()} onKeyDown=${onKeyDown}>
-      ${all.map((block) => html`<${Block} key=${block.key} block=${block} />`)}
+      ${all.slice(0, drawn).map((block) => html`<${Block} key=${block.key} block=${block} />`)}
     </div>
   </section>`;
 }

@@ -39,11 +39,15 @@ export function duration(seconds) {
 }
 
 // A formatter costs far more to make than to use.
-const onClock = new Intl.DateTimeFormat([], { timeStyle: "medium", hourCycle: "h23" });
-const inFull = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+const formatter = (options) => {
+  let made;
+  return () => (made ??= new Intl.DateTimeFormat([], { timeStyle: "medium", hourCycle: "h23", ...options }));
+};
+const onClock = formatter({});
+const inFull = formatter({ dateStyle: "medium" });
 
 /** A time of the day, and a whole date, of milliseconds or of a text of RFC 3339. */
-const formatted = (formatter, time) => (Number.isNaN(+new Date(time)) ? NOT_KNOWN : formatter.format(new Date(time)));
+const formatted = (made, time) => (Number.isNaN(+new Date(time)) ? NOT_KNOWN : made().format(new Date(time)));
 export const clock = (time) => formatted(onClock, time);
 export const dateAndTime = (time) => formatted(inFull, time);
 

@@ -1,6 +1,7 @@
 // The tree of queues: one bar a queue, its numbers, and a line of what the page has seen of it.
 import { computed, html, signal } from "./ui.js";
 import { clock, count, gpus, gpuText, Name, queueHref } from "./format.js";
+import { useGradual } from "./gradual.js";
 import { KEPT_MS, points, seenOf, seenSince } from "./history.js";
 import { lookOf, looks, Swatch } from "./looks.js";
 import { facts, queues } from "./store.js";
@@ -9,6 +10,8 @@ const NO_QUEUE = "pods without a queue";
 /** Larger trees begin with their first two levels. */
 const MOST_OPEN = 60;
 const SPARK_POINTS = 60;
+/** The cost of drawing a row, in cells of the cluster. */
+const A_ROW = 15;
 
 /** The queues whose state is not the first one. */
 const turned = signal(new Set());
@@ -127,6 +130,7 @@ const Empty = () =>
 
 export function Queues() {
   const rows = tree.value;
+  const drawn = useGradual(rows.length, A_ROW);
   const since = seenSince.value;
   return html`<section class="region queues" id="queues" aria-labelledby="queues-title">
     <h2 id="queues-title" tabindex="-1">Queues <small>a whole bar is ${gpuText(scale.value)}</small></h2>
@@ -150,7 +154,7 @@ export function Queues() {
           </tr>
         </thead>
         <tbody>
-          ${rows.map((each) => html`<${QueueRow} key=${each.row.key} ...${each} />`)}
+          ${rows.slice(0, drawn).map((each) => html`<${QueueRow} key=${each.row.key} ...${each} />`)}
         </tbody>
       </table>
     </div>`}

@@ -58,14 +58,13 @@ function apply(sent, scalars) {
     if (before) touched.add(nodeOfDevice(before.device)), sharesOf.get(before.device)?.delete(before.key);
     if (share) touched.add(nodeOfDevice(share.device)), within(sharesOf, share.device).add(share.key);
   });
-  const isFirst = facts.value === null;
   facts.value = scalars;
   looks.value = lookFrom(tables.queues, tables.shares, looks.value);
   draw(touched, isMoved);
   rememberQueues(tables.queues, scalars.time);
   if (changed(sent.queues, "queues")) later.add(showQueues);
   if (changed(sent.waiting, "waiting")) later.add(showWaiting);
-  if (isFirst || document.hidden) showAll();
+  if (document.hidden) showAll();
   else requestAnimationFrame(showNext);
 }
 

@@ -2,11 +2,14 @@
 import { computed, effect, html, signal } from "./ui.js";
 import { Age, count, gpuText, Name, whyHref } from "./format.js";
 import { Explanation } from "./explanation.js";
+import { useGradual } from "./gradual.js";
 import { looks, Swatch } from "./looks.js";
 import { filter, narrow } from "./route.js";
 import { facts, waiting } from "./store.js";
 
 const AT_ONCE = 100;
+/** The cost of drawing a row, in cells of the cluster. */
+const A_ROW = 12;
 const HIDDEN = "in another namespace";
 
 const shownRows = signal([]);
@@ -85,6 +88,7 @@ const Empty = () =>
 export function Waiting() {
   const rows = matching.value;
   const inAll = shownRows.value.length;
+  const drawn = useGradual(Math.min(rows.length, most.value), A_ROW);
   const hold = () => (isStill.value = true);
   const release = (event) => {
     const list = event.currentTarget;
@@ -112,7 +116,7 @@ export function Waiting() {
               </tr>
             </thead>
             <tbody role="rowgroup">
-              ${rows.slice(0, most.value).map((row) => html`<${Row} key=${row.key} row=${row} />`)}
+              ${rows.slice(0, drawn).map((row) => html`<${Row} key=${row.key} row=${row} />`)}
             </tbody>
           </table>
         </div>`}
