@@ -1,10 +1,9 @@
 """`leeboard open`: opens the page through a proxy on this machine, which adds the caller's rights."""
 
-import signal
-
 import click
 
 from app.cli.asking import Reach, reaching
+from app.cli.interrupts import until_interrupted
 from app.cli.page_proxy import PageProxy
 
 
@@ -25,12 +24,8 @@ def open_page(no_browser: bool, port: int, reach: Reach) -> None:  # noqa: FBT00
         if not no_browser:
             _show(proxy.url)
         click.echo("Ctrl-C ends it.", err=True)
-        # A command that a script starts in the background ignores it otherwise.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
+        with until_interrupted():
             proxy.serve()
-        except KeyboardInterrupt:
-            click.echo(err=True)
 
 
 def _show(url: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import click
 
 from app.cli.drawing import Look
+from app.cli.interrupts import until_interrupted
 from app.client.reach_errors import ReachError
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -90,10 +91,8 @@ def show(ask: Callable[[], Printout], style: Style) -> None:
         _note(page.note)
         _print(text_of(page, style))
         return
-    try:
+    with until_interrupted():
         _follow(page, ask, style)
-    except KeyboardInterrupt:
-        click.echo(err=True)
 
 
 def text_of(page: Printout, style: Style) -> str:
@@ -143,7 +142,7 @@ def frame(text: str) -> str:
 
 
 class Screen:
-    """The whole terminal, until the block ends. Ctrl-C ends the block and is no error."""
+    """The whole terminal, until the block ends."""
 
     def __enter__(self) -> Self:
         """Take the terminal."""
@@ -152,10 +151,9 @@ class Screen:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> None:
         """Give the terminal back."""
         click.echo(LEAVE, nl=False)
-        return kind is not None and issubclass(kind, KeyboardInterrupt)
 
     def draw(self, text: str, title: str) -> None:
         """Show a text below a title."""

@@ -11,6 +11,7 @@ import click
 from app.cli import gpus, pending, queues
 from app.cli.asking import Reach, reaching, readable
 from app.cli.drawing import folded
+from app.cli.interrupts import until_interrupted
 from app.cli.output import EVERY_S, Screen, width
 from app.cli.queue_tables import queues_table
 from app.client.reach_errors import ReachError
@@ -43,7 +44,7 @@ def top(resource: str, once: bool, reach: Reach) -> None:  # noqa: FBT001 - a fl
     if once or not sys.stdout.isatty():
         click.echo(screen(facts, resource, width=width(), height=None))
         return
-    with Screen() as shown:
+    with until_interrupted(), Screen() as shown:
         live(shown, facts, lambda: facts_of(reach), resource)
 
 

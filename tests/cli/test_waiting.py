@@ -231,10 +231,22 @@ async def test_top_redraws_a_terminal_and_gives_it_back_at_ctrl_c() -> None:
     assert "\x1b[7m" not in text
 
 
+@pytest.mark.slow
+async def test_a_watch_ends_at_ctrl_c_also_where_a_script_has_started_it() -> None:
+    async with answering(Replica(inspect=CLUSTER)) as url:
+        code, text = await asyncio.to_thread(on_a_terminal, ["pending", "-A", "-w"], {"LEEBOARD_URL": url})
+
+    assert (code, "Traceback" in text, "\x1b[H" in text) == (0, False, True)
+
+
+DEAF = ["sh", "-c", 'trap \'\' INT; exec "$0" "$@"']
+"""Runs a command as a script does in the background: it ignores SIGINT."""
+
+
 def on_a_terminal(arguments: list[str], environment: dict[str, str]) -> tuple[int, str]:
     """Run a command on a terminal; press Ctrl-C when it has drawn its first screen. Return its exit code and output."""
     parent, child = pty.openpty()
-    command = [sys.executable, "-m", "app", *arguments]
+    command = [*DEAF, sys.executable, "-m", "app", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdin=child, stdout=child, stderr=child)
     os.close(child)
     seen = b""
