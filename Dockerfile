@@ -20,6 +20,10 @@ LABEL org.opencontainers.image.title="Leeboard" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/leeboard /opt/leeboard
 ENV PATH=/opt/leeboard/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# What /version says. `make image` passes it; without it the commit is not known.
+ARG GIT_COMMIT=
+LABEL org.opencontainers.image.revision=${GIT_COMMIT}
+ENV LEEBOARD_GIT_COMMIT=${GIT_COMMIT}
 USER 65532:65532
 EXPOSE 8080 8081 8082 8888 9443 9444
 ENTRYPOINT ["leeboard"]

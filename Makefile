@@ -109,7 +109,7 @@ vendor: $(INSTALLED) ## take the page's libraries from the npm registry again (n
 	$(BIN)/python -m tests.page.vendoring
 
 image: ## build the image (ENGINE=podman IMAGE=registry.example.com/leeboard:0.1.0)
-	$(ENGINE) build --tag $(IMAGE) .
+	$(ENGINE) build --tag $(IMAGE) --build-arg GIT_COMMIT=$(shell git describe --always --abbrev=40 --dirty --exclude='*' 2>/dev/null) .
 
 plugin: ## build the kubectl plugin for this platform, with an interpreter, and krew's manifest for it, in build/
 	$(PYTHON) -m venv build/plugin

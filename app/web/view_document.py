@@ -166,6 +166,8 @@ def _version() -> Schema:
     return _object(
         "The version.",
         version=_text("The version of Leeboard."),
-        gitCommit=_text("The commit; null when it is unknown.", nullable=True),
+        gitCommit=_text(
+            "The commit that the image was built from; null outside of an image that `make image` built.", nullable=True
+        ),
         apiVersions={"type": "array", "items": {"type": "string"}, "description": "The versions of the read API."},
     )

@@ -1,6 +1,7 @@
 """The promises of the Dockerfile to the chart; a container engine would show whether it can be built."""
 
 import re
+import subprocess
 import tomllib
 from base64 import b64decode
 from xml.etree import ElementTree as ET
@@ -8,6 +9,7 @@ from xml.etree import ElementTree as ET
 import yaml
 
 from app.settings import Settings
+from app.web.service_version import COMMIT
 from tests.deploy.rendering import CHART, ROOT, objects, rendered
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -70,6 +72,16 @@ def test_only_packages_in_the_lock_file_are_installed() -> None:
 def test_the_image_starts_the_program_of_the_package() -> None:
     assert "leeboard" in PROJECT["scripts"]
     assert 'ENTRYPOINT ["leeboard"]' in DOCKERFILE
+
+
+def test_the_image_keeps_the_commit_that_it_was_built_from() -> None:
+    dry = subprocess.run(["make", "--dry-run", "image"], cwd=ROOT, capture_output=True, text=True, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    final = DOCKERFILE.rpartition("FROM ")[2]
+
+    assert f"--build-arg GIT_COMMIT={head.stdout.strip()}" in dry.stdout
+    assert "ARG GIT_COMMIT=\n" in final
+    assert f"ENV {COMMIT}=${{GIT_COMMIT}}\n" in final
 
 
 def test_the_image_names_the_ports_that_the_chart_uses() -> None:

@@ -18,6 +18,7 @@ from app.view.page import Page
 from app.web import callers
 from app.web.callers import PODS, QUEUES, Reviewed
 from app.web.connection import ConnectionLimits
+from app.web.service_version import COMMIT
 from app.web.visits import OnTheSpot
 from tests.view.frames import Client, frame, through
 from tests.web.served import Served, Wire, get, serving
@@ -150,6 +151,16 @@ async def test_the_page_and_the_version_are_open_and_safe() -> None:
         assert "set-cookie" not in reply.headers
     assert (missing.status, again.status) == (404, 304)
     assert set(version.json) == {"version", "gitCommit", "apiVersions"}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("given", "said"), [("0a1b2c", "0a1b2c"), ("", None)])
+async def test_the_version_names_the_commit_of_the_image_and_none_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, given: str, said: str | None
+) -> None:
+    monkeypatch.setenv(COMMIT, given)
+    async with viewing() as bench:
+        reply: Any = (await bench.served.ask(get("/version"))).json
+    assert reply["gitCommit"] == said
 
 
 async def test_a_user_with_rights_in_one_namespace_sees_the_others_without_names() -> None:
