@@ -14,7 +14,7 @@ import click
 from app.client.aggregated_way import AggregatedWay
 from app.client.api_server import ApiServer, Object
 from app.client.kubeconfig import DEFAULT_NAMESPACE, Context, context_of, is_in_cluster
-from app.client.reach_errors import KubeconfigError, NoSuchObjectError, ReachError
+from app.client.reach_errors import KubeconfigError, NoSuchObjectError, NotAllowedError, ReachError
 from app.client.service_ways import (
     IN_CLUSTER_URL,
     NO_ANSWER_FIX,
@@ -139,8 +139,8 @@ class Reach:
                 return found | {"incomplete": f"Only what Kubernetes objects say: {error}"}, found
             if refused is None or str(error) == str(refused) or isinstance(error, NoSuchObjectError):
                 raise
-            if isinstance(refused, NoSuchObjectError):
-                # The service could tell of a pod that is gone; that it cannot be asked is not what is wrong.
+            if isinstance(refused, NoSuchObjectError) and isinstance(error, NotAllowedError):
+                # The service could tell of a pod that is gone, but a missing right to ask it is not what is wrong.
                 raise refused from error
             raise type(refused)(f"{refused}; and {error}") from error
 

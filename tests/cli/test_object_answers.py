@@ -217,7 +217,7 @@ async def test_a_user_who_may_do_nothing_is_told_both_reasons(tmp_path: Path) ->
 
 async def test_a_mistyped_name_is_said_to_be_one_also_to_those_who_may_not_ask_the_service(tmp_path: Path) -> None:
     cluster = holding(pods=[pod()])
-    cluster.forbidden.add(f"{PROXY}/api/v1/why/default/trian-0?kind=pod")
+    cluster.forbidden.add(f"{PROXY}/api/v1/why/default/trian-0")
 
     result = await run(cluster, tmp_path, "why", "pod/trian-0")
 

@@ -247,7 +247,7 @@ def test_without_the_right_to_the_proxy_the_objects_answer_and_the_right_is_name
     try:
         refused = eventually(
             lambda: cluster.run("why", "train", user=cluster.tenant()),
-            until=lambda result: "may not" in result.stderr,
+            until=lambda result: "no right" in result.stderr,
             within_s=10,
             what="the API server knows that the right is gone",
         )
@@ -256,7 +256,8 @@ def test_without_the_right_to_the_proxy_the_objects_answer_and_the_right_is_name
         cluster.allow("ask-leeboard", LEEBOARD, {**rule, "verbs": ["get"]}, "tenant", JANE, ROBOT)
 
     assert (refused.exit_code, refused.stdout.splitlines()[2]) == (0, "pod    team/train")
-    assert "you may not ask Service leeboard/leeboard:operations through the API server" in refused.stderr
+    assert "you have no right to ask Leeboard through the API server" in refused.stderr
+    assert "(get services/proxy of leeboard:operations in namespace leeboard)" in refused.stderr
 
 
 @pytest.mark.parametrize(
