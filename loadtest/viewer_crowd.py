@@ -4,7 +4,9 @@ import asyncio
 import json
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from aiohttp import web
 
 TEAMS = 20
 """The namespaces."""
+AGAIN_S = 1.0
 MOST_OPENING = 20
 """So many viewers connect at once."""
 
@@ -46,31 +49,42 @@ class Crowd:
         self.there = asyncio.Event()
         self.seen = {"states": 0, "deltas": 0, "delta_bytes": 0, "state_bytes": 0}
         self._epochs = set[str]()
-        self._arrived = 0
+        self._arrived = set[str]()
 
     async def view(self, url: str, token: str, wanted: int, opening: asyncio.Semaphore) -> None:
-        """Read the stream until cancelled."""
-        headers, event = {"X-Leeboard-Token": token}, ""
-        timeout = aiohttp.ClientTimeout(total=None)
+        """Read the stream until cancelled; when it ends, or a standby answers, ask again as the page does."""
+        headers, timeout = {"X-Leeboard-Token": token}, aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(timeout=timeout, read_bufsize=1 << 24) as session:
-            async with opening:
-                reply = await session.get(f"{url}/api/v1/stream", headers=headers)
-                reply.raise_for_status()
-            async for line in reply.content:
-                if line.startswith(b"event: "):
-                    event = line[7:-1].decode()
-                elif line.startswith(b"id: "):
-                    self._epochs.add(line[4:-1].decode().rpartition("-")[0])
-                elif line.startswith(b"data: "):
-                    self._note(event, len(line), wanted)
+            while True:
+                with suppress(aiohttp.ClientError):
+                    async with opening:
+                        reply = await session.get(f"{url}/api/v1/stream", headers=headers)
+                    if reply.status == HTTPStatus.OK:
+                        await self._read(reply, token, wanted)
+                    else:
+                        self._note_arrival(token, wanted)
+                await asyncio.sleep(AGAIN_S)
 
-    def _note(self, event: str, size: int, wanted: int) -> None:
+    async def _read(self, reply: aiohttp.ClientResponse, token: str, wanted: int) -> None:
+        event = ""
+        async for line in reply.content:
+            if line.startswith(b"event: "):
+                event = line[7:-1].decode()
+            elif line.startswith(b"id: "):
+                self._epochs.add(line[4:-1].decode().rpartition("-")[0])
+            elif line.startswith(b"data: "):
+                self._note(event, len(line))
+                self._note_arrival(token, wanted)
+
+    def _note_arrival(self, token: str, wanted: int) -> None:
+        self._arrived.add(token)
+        if len(self._arrived) == wanted:
+            self.there.set()
+
+    def _note(self, event: str, size: int) -> None:
         if event == "state":
             self.seen["states"] += 1
             self.seen["state_bytes"] = size
-            self._arrived += 1
-            if self._arrived == wanted:
-                self.there.set()
         else:
             self.seen["deltas"] += 1
             self.seen["delta_bytes"] += size

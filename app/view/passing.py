@@ -1,13 +1,14 @@
 """Passes questions on between the view and the deciding process, so that a page or a program needs one address only."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from urllib.parse import quote
 
 import aiohttp
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 from yarl import URL
 
 from app.model.rights import User
@@ -16,6 +17,9 @@ from app.web import problem
 from app.web.callers import token_of
 
 AT_ONCE = 8
+"""More at once would gain nothing: one thread of the deciding process answers them."""
+MOST_WAITING = 256
+WAIT_S = 5.0
 PATIENCE_S = 30.0
 PIECE_BYTES = 64 << 10
 BUSY = "too many questions to the deciding process at once; try again in some seconds"
@@ -38,16 +42,27 @@ class Passing:
         """`operations` is the URL of the listener."""
         self._session = session
         self._operations = operations
-        self._asked = 0
+        self._free = asyncio.Semaphore(AT_ONCE)
+        self._waiting = 0
 
     async def answer(self, request: Request) -> Response:
-        """Return the answer of the deciding process."""
-        if self._asked >= AT_ONCE:
+        """Return the answer of the deciding process; wait some seconds for those who asked before."""
+        if self._waiting >= MOST_WAITING:
             return _busy(BUSY)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._free.acquire()
+        except TimeoutError:
+            return _busy(BUSY)
+        finally:
+            self._waiting -= 1
+        return await self._asked(request)
+
+    async def _asked(self, request: Request) -> Response:
         token = token_of(dict(request.scope["headers"]))
         path = request.scope["raw_path"].decode("latin-1")
         query = request.scope["query_string"].decode("latin-1")
-        self._asked += 1
         try:
             reply = await self._session.get(
                 f"{self._operations}{path}{'?' if query else ''}{query}",
@@ -56,21 +71,19 @@ class Passing:
                 allow_redirects=False,
             )
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            self._asked -= 1
+            self._free.release()
             return problem.response(HTTPStatus.BAD_GATEWAY, SILENT.format(error=error or "it took too long"))
         except asyncio.CancelledError:
-            self._asked -= 1
+            self._free.release()
             raise
         headers = {name: reply.headers[name] for name in KEPT_HEADERS if name in reply.headers}
-        return StreamingResponse(self._pieces(reply), reply.status, headers=headers)
+        pieces = reply.content.iter_chunked(PIECE_BYTES)
 
-    async def _pieces(self, reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        try:
-            async for piece in reply.content.iter_chunked(PIECE_BYTES):
-                yield piece
-        finally:
-            self._asked -= 1
+        async def end() -> None:
             reply.close()
+            self._free.release()
+
+        return _Passed(pieces, reply.status, headers=headers, end=end)
 
 
 class AskingView:
@@ -101,19 +114,38 @@ class AskingView:
             await self._end(session)
             raise
         headers = {name: value for name, value in reply.headers.items() if name.lower() not in OF_ONE_CONNECTION}
-        return StreamingResponse(self._pieces(reply, session), reply.status, headers=headers)
 
-    async def _pieces(self, reply: aiohttp.ClientResponse, session: aiohttp.ClientSession) -> AsyncIterator[bytes]:
-        try:
-            async for piece in reply.content.iter_any():
-                yield piece
-        finally:
+        async def end() -> None:
             reply.close()
             await self._end(session)
+
+        return _Passed(reply.content.iter_any(), reply.status, headers=headers, end=end)
 
     async def _end(self, session: aiohttp.ClientSession) -> None:
         self._open -= 1
         await session.close()
+
+
+class _Passed(StreamingResponse):
+    """A stream that ends what it needs, also when its client has left before it began."""
+
+    def __init__(
+        self,
+        pieces: AsyncIterator[bytes],
+        status: int,
+        *,
+        headers: Mapping[str, str],
+        end: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(pieces, status, headers=headers)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._end()
 
 
 def _busy(detail: str) -> Response:
