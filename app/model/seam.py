@@ -116,6 +116,10 @@ class UnavailableError(KubeError):
         self.retry_after_s = retry_after_s
 
 
+class NotSentError(UnavailableError):
+    """Leeboard itself held the write back: too much time had passed since its decision."""
+
+
 class WebhookFailedError(UnavailableError):
     """An admission webhook failed before anything was written. Every attempt ends like this while the webhook fails."""
 

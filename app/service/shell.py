@@ -19,7 +19,7 @@ from app.core.commands import READS, Command, Keep
 from app.core.loop import Job
 from app.model.admission import AdmissionAnswer, AdmissionQuestion
 from app.model.question import BindQuestion, Check, FilterAnswer, PodQuestion, Scores
-from app.model.seam import Cluster, OutcomeUnknownError, RawObject, UnavailableError
+from app.model.seam import Cluster, NotSentError, OutcomeUnknownError, RawObject
 from app.recording.writer import RecordingWriter, begun
 from app.service.components import Clocks
 from app.service.inputs import MICROSECONDS, Core, Stamp
@@ -38,7 +38,7 @@ DRIFT_US = 1000
 SEND_WITHIN_S = 0.5
 """How long after its decision a write may be sent; less than the margin of the lease (`leadership.MARGIN_S`)."""
 
-NOT_SENT = "not sent: the process was paused, and another replica may decide now"
+NOT_SENT = f"more than {SEND_WITHIN_S} s had passed since it was decided, so another replica may decide now"
 
 CANCELLED = "the call was cancelled before the API server replied"
 
@@ -221,7 +221,7 @@ class Shell:
     async def _done(self, number: int, command: Command, until: float) -> None:
         try:
             if self._clocks.monotonic() > until:
-                raise UnavailableError(NOT_SENT)  # noqa: TRY301 # it goes the way of the cluster's own errors
+                raise NotSentError(NOT_SENT)  # noqa: TRY301 # it goes the way of the cluster's own errors
             result = await self._begun(number, command)
         except asyncio.CancelledError:
             if number not in self._running or self._is_closed:

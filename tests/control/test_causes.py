@@ -219,17 +219,23 @@ async def test_a_rejected_binding_is_reported_once_and_stays_reported_while_it_i
 
         cause = f"The API server refuses the binding: {POLICY}"
         assert said == {
-            *(f"{cause}; tried again in {delay_s} s." for delay_s in (2, 4, 8)),
-            f"{cause}; it is being tried again.",
+            *(f"{cause}; Leeboard tries again in {delay_s} s." for delay_s in (2, 4, 8)),
+            f"{cause}; Leeboard is trying again.",
         }
         assert world.cluster.told == [("one-0", "BackingOff")]
         assert POLICY in world.cluster.events[0].note
 
 
 @pytest.mark.parametrize(
-    "error", [ForbiddenError(POLICY), UnavailableError(POLICY), OutcomeUnknownError(POLICY)], ids=repr
+    ("error", "culprit"),
+    [
+        (ForbiddenError(POLICY), "The API server refuses"),
+        (UnavailableError(POLICY), "The API server could not take"),
+        (OutcomeUnknownError(POLICY), "The API server did not confirm"),
+    ],
+    ids=repr,
 )
-async def test_the_failure_of_a_binding_is_reported_during_the_first_retry(error: KubeError) -> None:
+async def test_the_failure_of_a_binding_is_reported_during_the_first_retry(error: KubeError, culprit: str) -> None:
     async with living("a") as world:
         world.cluster.errors["bind"] += [error] * 3
         (pod,) = world.gang("gang", size=1)
@@ -237,7 +243,7 @@ async def test_the_failure_of_a_binding_is_reported_during_the_first_retry(error
         writes = len(world.cluster.statuses)
         binding = asyncio.create_task(world.bind(pod, "a"))
         await passes(0.2)
-        cause = f"The API server refuses the binding: {POLICY}; it is being tried again."
+        cause = f"{culprit} the binding: {POLICY}; Leeboard is trying again."
         assert why(world, pod) == Refusal(reason=Reason.BACKING_OFF, sentence=cause)
         await passes(2.5)
 
@@ -284,7 +290,7 @@ async def test_a_pod_whose_reservation_pod_cannot_be_written_gives_the_message_o
         assert waits.reason is Reason.WAITING_FOR_DEVICES
         assert waits.sentence.endswith(f": {said}.")
         assert why(world, pod).sentence == (
-            f"The node did not provide the shared GPU in time: {said}; tried again in 2 s."
+            f"The node did not provide the shared GPU in time: {said}; Leeboard tries again in 2 s."
         )
 
 

@@ -18,6 +18,7 @@ from app.model.seam import (
     RawObject,
     RejectedError,
     UnavailableError,
+    WebhookFailedError,
 )
 from app.model.seam import Resource as Kind
 from tests.control.leases import BESIDE_US, LEASE, SETTLED_S, active, elected
@@ -310,14 +311,25 @@ async def test_a_release_that_is_refused_repeatedly_is_reported_and_its_node_is_
         refusal = world.planning.refusals[GroupKey("q", pod["metadata"]["uid"])]
         assert (world.promised(pod), world.free_gpus(), refusal.reason) == (None, {"a": 1}, Reason.BACKING_OFF)
         assert refusal.sentence == (
-            "The API server refuses to remove the scheduling gate: denied by a policy; tried again in 2 s."
+            "The API server refuses the removal of the scheduling gate: denied by a policy; "
+            "Leeboard tries again in 2 s."
         )
         await passes(5)
         assert (world.promised(pod), gates(world.cluster, pod)) == ("a", [])
 
 
-@pytest.mark.parametrize("error", [OutcomeUnknownError("500 failed calling webhook"), ConflictError("409")], ids=repr)
-async def test_a_release_that_fails_for_minutes_is_reported_and_the_pod_backs_off(error: KubeError) -> None:
+@pytest.mark.parametrize(
+    ("error", "culprit"),
+    [
+        (OutcomeUnknownError("500"), "The API server did not confirm"),
+        (WebhookFailedError("500 failed calling webhook"), "An admission webhook failed on"),
+        (ConflictError("409"), "The API server refuses"),
+    ],
+    ids=repr,
+)
+async def test_a_release_that_fails_for_minutes_is_reported_and_the_pod_backs_off(
+    error: KubeError, culprit: str
+) -> None:
     async with living("a") as world:
         world.cluster.errors["release"] += [error] * 1000
         pod = world.pod("one", gates=HELD)
@@ -326,7 +338,7 @@ async def test_a_release_that_fails_for_minutes_is_reported_and_the_pod_backs_of
         refusal = world.planning.refusals[GroupKey("q", pod["metadata"]["uid"])]
         assert (world.promised(pod), world.free_gpus(), refusal.reason) == (None, {"a": 1}, Reason.BACKING_OFF)
         assert refusal.sentence.startswith(
-            f"The API server refuses to remove the scheduling gate: {error}; tried again in"
+            f"{culprit} the removal of the scheduling gate: {error}; Leeboard tries again in"
         )
         await passes(600)
         assert len(world.cluster.releases) < 100

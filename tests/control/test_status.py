@@ -294,7 +294,8 @@ async def test_a_podgroup_that_backs_off_repeatedly_makes_one_event() -> None:
 
         assert world.cluster.told == [(name, "BackingOff") for name in ("gang", "gang-0", "gang-1")]
         assert (
-            world.cluster.events[0].note == "Not all pods of the gang were ready to bind in time; tried again in 2 s."
+            world.cluster.events[0].note
+            == "Not all pods of the gang were ready to bind in time; Leeboard tries again in 2 s."
         )
 
 
@@ -355,4 +356,4 @@ async def test_a_gang_that_fails_again_just_before_its_retry_does_not_say_that_i
         refusal = world.inspect.refusal(GroupKey("q", "gang"))
 
         assert refusal is not None
-        assert refusal.sentence == "Not all pods of the gang were ready to bind in time; tried again in 1 s."
+        assert refusal.sentence == "Not all pods of the gang were ready to bind in time; Leeboard tries again in 1 s."

@@ -95,7 +95,7 @@ def test_a_podgroup_without_a_refusal_says_what_it_waits_for(counts: dict[str, i
 
 
 def test_a_podgroup_that_cannot_use_its_reservations_says_why() -> None:
-    stalled = Refusal(reason=Reason.BACKING_OFF, sentence="A policy forbids it; it is being tried again.")
+    stalled = Refusal(reason=Reason.BACKING_OFF, sentence="A policy forbids it; Leeboard is trying again.")
     promised = KnownPod(pod=pod("a"), state=PodState.PROMISED, node=NodeName("n"), refusal=stalled)
 
     said = [

@@ -24,7 +24,7 @@ WITHIN_S = 30.0
 ZONE = "topology.kubernetes.io/zone"
 REPORTER = "leeboard"
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-AGAIN = re.compile(r"tried again in \d+ s|it is being tried again")
+AGAIN = re.compile(r"Leeboard tries again in \d+ s|Leeboard is trying again")
 RESERVATION = re.compile(r"gpu-reservation-[\w-]+")
 """A time of day, the time of the next attempt, and the name of a reservation pod: a test cannot know them beforehand.
 """

@@ -86,7 +86,7 @@ def test_pods_start_without_topologies_and_a_failing_webhook_on_bindings_is_repo
             what="Leeboard says why the pod is not bound",
         )
 
-    assert why["sentence"].startswith("The API server refuses the binding: 500 ")
+    assert why["sentence"].startswith("An admission webhook failed on the binding: 500 ")
     assert 'failed calling webhook "bindings.example.com"' in why["sentence"]
     api.wait_for_phase("Running", "second", within_s=STARTS_WITHIN_S)
 

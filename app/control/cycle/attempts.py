@@ -63,7 +63,7 @@ class Attempts:
         """End a gang's attempt: drop its reservations, fail its members at the barrier, and let the gang back off."""
         setback = Setback(error, self._cache.groups.progress.bound(key))
         delay_s = self._backoff.failed(key, self._clock(), least_s=least_s, setback=setback)
-        sentence = say("{error}; tried again in {delay} s.", error=capital(error), delay=math.ceil(delay_s))
+        sentence = say("{error}; Leeboard tries again in {delay} s.", error=capital(error), delay=math.ceil(delay_s))
         self._cache.groups.set_aside(key, Refusal(reason=Reason.BACKING_OFF, sentence=sentence))
         self._reserver.release(key, error)
         self._changed.set()

@@ -23,7 +23,7 @@ def stalled(cache: ClusterCache, preemptions: PendingPreemptions, backoff: Backo
     )
     for key, error in chain(cache.reservations.failing(), setbacks):
         if key not in found and key not in waiting:
-            sentence = say("{error}; it is being tried again.", error=capital(error))
+            sentence = say("{error}; Leeboard is trying again.", error=capital(error))
             found[key] = Refusal(reason=Reason.BACKING_OFF, sentence=sentence)
     return found
 

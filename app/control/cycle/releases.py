@@ -16,6 +16,7 @@ from app.control.cycle.group_cycles import GroupCycles
 from app.control.cycle.parked_pods import ParkedPods
 from app.control.leadership.readiness import Precondition
 from app.control.writers.in_flight import InFlightLimiter
+from app.control.writers.unwritten import unwritten
 from app.model.names import PodUid
 from app.model.pod import Pod
 from app.model.retry import RetryPolicy
@@ -81,7 +82,7 @@ class ReleaseNews:
     sent: Collection[PodUid]
     """The pods for which a patch was sent for the first time."""
     refused: Mapping[PodUid, str]
-    """The pods whose patch failed repeatedly, with the API server's error."""
+    """The pods whose patch failed repeatedly, with the cause."""
 
 
 class _ReleasedPods(InFlightLimiter):
@@ -281,4 +282,4 @@ class Releases:
         weight = 2 if isinstance(error, RejectedError | ForbiddenError) else 1
         self._failures[uid] = self._failures.get(uid, 0) + weight
         if self._failures[uid] >= FAILED_FOR_GOOD:
-            self._refused[uid] = str(error)
+            self._refused[uid] = unwritten("the removal of the scheduling gate", error)

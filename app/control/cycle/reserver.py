@@ -128,7 +128,7 @@ class Reserver:
     def review(self) -> Mapping[GroupKey, str]:
         """End expired reservations, revoke nominations that outlived their reservation, and review the barrier.
 
-        Return the groups with pods whose gate cannot be removed, with the API server's error.
+        Return the groups with pods whose gate cannot be removed, with the cause.
         """
         now, releases = self._clock(), self._waker.review_releases()
         self._begin(releases.sent, now)
@@ -147,8 +147,7 @@ class Reserver:
         self._bereft.clear()
         self._barrier.review()
         refused = ((self._cache.pods.get(uid), said) for uid, said in releases.refused.items())
-        error = "the API server refuses to remove the scheduling gate"
-        return {pod.group: f"{error}: {said}" for pod, said in refused if pod is not None}
+        return {pod.group: said for pod, said in refused if pod is not None}
 
     def _begin(self, sent: Iterable[PodUid], now: float) -> None:
         """Start the lifetime of a reservation at its pod's release, since kube-scheduler could not ask before."""

@@ -15,6 +15,7 @@ from app.control.leadership.leadership import Leadership
 from app.control.writers.barrier import GangBarrier
 from app.control.writers.bind_outcomes import BOUND, GONE, NOT_KNOWN, BindOutcomes
 from app.control.writers.coalescer import WriteCoalescer
+from app.control.writers.unwritten import unwritten
 from app.model.marks import PREEMPTIBLE_ANNOTATION, QUEUE_ANNOTATION
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.question import BindQuestion
@@ -222,13 +223,13 @@ class Binder:
         except NotFoundError:
             return GONE
         except ForbiddenError as error:
-            self._cache.promises.note_failed_bind(question.pod.uid, _refused(error))
+            self._cache.promises.note_failed_bind(question.pod.uid, _undone(error))
             return await self._wait(question, error, tries, tries.forbidden_pauses)
         except RejectedError as error:
             return await self._refuse(question, error, tries)
         except (ConflictError, OutcomeUnknownError, UnavailableError) as error:
             tries.may_be_under_way |= isinstance(error, OutcomeUnknownError)
-            self._cache.promises.note_failed_bind(question.pod.uid, _refused(error))
+            self._cache.promises.note_failed_bind(question.pod.uid, _undone(error))
             known = await self._outcomes.find_out(question.pod, question.node)
             # A successful read proves that the API server answers. So only its refusals are counted, and no outage.
             return await self._wait(question, error, tries, tries.undone_pauses) if known is None else known
@@ -262,7 +263,7 @@ class Binder:
         known = await self._settled(question, tries)
         if known is not None:
             return known
-        answer = _refused(error)
+        answer = _undone(error)
         self._set_back(question.pod.uid, answer)
         return answer
 
@@ -284,5 +285,5 @@ class Binder:
             self._gangs.dissolve(pod.group, error)
 
 
-def _refused(error: KubeError) -> str:
-    return f"the API server refuses the binding: {error}"
+def _undone(error: KubeError) -> str:
+    return unwritten("the binding", error)
