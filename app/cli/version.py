@@ -12,7 +12,7 @@ from app.client.reach_errors import NoSuchObjectError, ReachError
 
 
 @click.command
-@click.option("--client", "is_client_only", is_flag=True, help="Ask nobody.")
+@click.option("--client", "is_client_only", is_flag=True, help="Print only the version of this command.")
 @reaching
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
 def version(is_client_only: bool, reach: Reach, output: str) -> None:  # noqa: FBT001 - a flag of the command line

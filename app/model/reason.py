@@ -42,24 +42,27 @@ PHRASES: Mapping[Reason, str] = {
     Reason.QUEUE_DOES_NOT_EXIST: "its queue does not exist",
     Reason.QUEUE_IS_INVALID: "its queue is not valid",
     Reason.QUEUE_IS_NOT_A_LEAF: "its queue has child queues and takes no pods",
-    Reason.INVALID_REQUEST: "the pod asks for something that cannot be read",
+    Reason.INVALID_REQUEST: "the pod asks for something that is not valid",
     Reason.POD_GROUP_DOES_NOT_EXIST: "its PodGroup does not exist",
     Reason.POD_GROUP_IS_INVALID: "its PodGroup is not valid",
-    Reason.OWNER_UNKNOWN: "its owners are still being looked up",
+    Reason.OWNER_UNKNOWN: "it is not known yet to which PodGroup its owners assign it",
     Reason.OWNER_SUSPENDED: "its owner is suspended",
-    Reason.MEMBERS_MISSING: "its PodGroup waits for more members",
-    Reason.OVER_LIMIT: "its queue is at its limit",
-    Reason.NON_PREEMPTIBLE_OVER_QUOTA: "a non-preemptible workload must stay within its queue's quota",
+    Reason.MEMBERS_MISSING: "its gang is incomplete because pods are missing or gated",
+    Reason.OVER_LIMIT: "its queue or one above it would exceed its limit",
+    Reason.NON_PREEMPTIBLE_OVER_QUOTA: "it is not preemptible and its queue would exceed what it deserves",
     Reason.NO_NODE_FITS: "no node has room for it",
-    Reason.GANG_DOES_NOT_FIT: "its PodGroup does not fit as a whole",
-    Reason.REFUSED_BY_SCHEDULER: "a member of its PodGroup is refused by the scheduler's own filters",
-    Reason.NOT_CONSIDERED: "the scheduler does not consider a member of its PodGroup",
-    Reason.BACKING_OFF: "its PodGroup backs off after failed attempts",
+    Reason.GANG_DOES_NOT_FIT: "the pods of its gang do not fit together",
+    Reason.REFUSED_BY_SCHEDULER: "kube-scheduler's own filters accept a pod of its PodGroup on no node",
+    Reason.NOT_CONSIDERED: "kube-scheduler does not ask about a pod of its PodGroup",
+    Reason.BACKING_OFF: "the last attempt to start its PodGroup failed and the next one comes later",
     Reason.DECIDING: "its turn is being decided",
-    Reason.WAITING_FOR_VICTIMS: "its room is still being freed",
+    Reason.WAITING_FOR_VICTIMS: "other pods still have to leave the room that is reserved for it",
     Reason.WAITING_FOR_DEVICES: "a GPU is being made ready for it to share",
 }
-"""The texts for kube-scheduler. The vocabulary is fixed; `phrase` adds a prefix."""
+"""The texts for kube-scheduler. The vocabulary is fixed; `phrase` adds a prefix.
+
+They have no comma, semicolon, colon or digit: kube-scheduler joins them by commas, where `decode` divides its message.
+"""
 
 
 NO_PLACE = frozenset({Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT})

@@ -94,7 +94,9 @@ ALWAYS: tuple[Right, ...] = (
     ),
     *_of("", "pods", ("get",), "the outcome of a write without an answer stays unknown, and its gang waits"),
     *_of("", "pods/binding", ("create",), "no pod gets its node"),
-    *_of("", "pods/status", ("patch",), "parked pods are not woken when their turn comes, and no pod is evicted"),
+    *_of(
+        "", "pods/status", ("patch",), "pods that wait are not tried again when their turn comes, and no pod is evicted"
+    ),
     *_of("", "pods/eviction", ("create",), "no pod is evicted, so nothing is reclaimed, preempted or consolidated"),
     *_of(
         "",
@@ -110,7 +112,7 @@ ALWAYS: tuple[Right, ...] = (
 )
 """The rights that every installation needs."""
 
-ADMISSION: tuple[Right, ...] = (*_of("", "pods", ("patch",), "held pods are never released"),)
+ADMISSION: tuple[Right, ...] = (*_of("", "pods", ("patch",), "pods that admission holds never start"),)
 """The rights for holding pods at admission."""
 
 

@@ -9,7 +9,8 @@ see. A `Name` is an object of a tenant: `told` shows it only to readers who may 
     told(said, tenant("team-b"))    "promised to a PodGroup in another namespace"
 
 As a `str`, a `Sentence` has the text that every reader may see. Text that is built from it by mistake loses names and
-never reveals them. A sentence only names the queue that it is about and the ancestors of this queue.
+never reveals them. Names of queues are not hidden: a sentence names the queue that it is about, its
+ancestors and child queues, and a queue that the user may have meant.
 """
 
 from collections.abc import Container, Iterable

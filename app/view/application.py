@@ -24,7 +24,7 @@ from app.web.service_version import show_version
 VIEW_CONNECTIONS = ConnectionLimits(connections=1024, head_bytes=32 * 1024)
 VIEW_LIMITS = BodyLimits(body_bytes=0)
 
-NO_STATE = "the deciding process has not sent a state yet; try again in some seconds"
+NO_STATE = "Leeboard has no state to show yet; try again in some seconds"
 
 SAFE = {
     b"content-security-policy": b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",

@@ -22,9 +22,9 @@ MOST_WAITING = 256
 WAIT_S = 5.0
 PATIENCE_S = 30.0
 PIECE_BYTES = 64 << 10
-BUSY = "too many questions to the deciding process at once; try again in some seconds"
-SILENT = "the deciding process does not answer: {error}"
-NO_VIEW = "the view does not answer: {error}"
+BUSY = "Leeboard is asked too many questions at once; try again in some seconds"
+SILENT = "Leeboard does not answer: {error}"
+NO_VIEW = "the view of Leeboard does not answer: {error}"
 TOO_MANY = "too many clients read the view through the API server; try again in some seconds"
 THROUGH_AT_ONCE = 16
 """Each such stream costs the deciding process what the view exists to spare it."""

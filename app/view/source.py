@@ -16,7 +16,7 @@ OLD_S = 3.0
 PATIENCE_S = 8.0
 SILENCE_S = 12.0
 """After so long without the frame that was asked for, the state is stale. A large cluster has a frame in 10 s."""
-SILENT = "The deciding process sends nothing; what is shown is as old as this."
+SILENT = "Leeboard sends no newer state; the page shows its last one."
 
 
 class FrameSource:
@@ -70,7 +70,7 @@ class FrameSource:
             ended.cancel()
             await asyncio.gather(wanted, ended, return_exceptions=True)
             if self._reader.at_eof():
-                raise EOFError("the deciding process is gone")
+                raise EOFError("the process that decides is gone")
             self._writer.write(messages.NEXT)
             await self._take_frame()
             if self._clock() > self._wanted_until:

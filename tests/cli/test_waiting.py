@@ -31,7 +31,7 @@ from tests.occupied import device, node_use, on
 from tests.web.fakes import FakeInspect
 
 ROOT = Path(__file__).parents[2]
-LONG = "Only 12 of its 16 pods would find room now; for the next pod 18 of 21 nodes have too few GPUs."
+LONG = "Only 12 of its 16 pods find room now; for the next pod, 18 of 21 nodes have too few GPUs."
 GROUPS: tuple[tuple[PodGroup, Refusal | None], ...] = (
     (
         grouped(member("a", gang="train", queue="vision"), member("b", gang="train", queue="vision"), min_member=2),
@@ -58,7 +58,7 @@ async def test_every_podgroup_that_waits_is_a_line() -> None:
     assert "\n" + (await waiting("-A")).stdout == snapshot("""\
 
 NAMESPACE  NAME   QUEUE   PODS  WHY
-default    train  vision     2  GangDoesNotFit: Only 12 of its 16 pods would fi…
+default    train  vision     2  GangDoesNotFit: Only 12 of its 16 pods find roo…
 other      alone  speech     1  -
 """)
 
@@ -69,10 +69,10 @@ async def test_the_whole_sentence_is_shown_on_request_and_to_other_programs() ->
 
 NAMESPACE  NAME   QUEUE   PODS  PRIORITY  MIN  RUNNING  WHY
 default    train  vision     2         0    2        0  GangDoesNotFit: Only 12
-                                                        of its 16 pods would
-                                                        find room now; for the
-                                                        next pod 18 of 21 nodes
-                                                        have too few GPUs.
+                                                        of its 16 pods find room
+                                                        now; for the next pod,
+                                                        18 of 21 nodes have too
+                                                        few GPUs.
 other      alone  speech     1         0    1        0  -
 """)
     assert LONG in (await waiting("-A", columns=10_000)).stdout
@@ -186,7 +186,7 @@ research               64      -     8   71.5      143     3
     vision-eval         0      -     8      0        0     0
 
 NAMESPACE  NAME   QUEUE   PODS  WHY
-default    train  vision     2  GangDoesNotFit: Only 12 of its 16 pods would fi…
+default    train  vision     2  GangDoesNotFit: Only 12 of its 16 pods find roo…
 other      alone  speech     1  -
 """)
 

@@ -19,6 +19,7 @@ A, B = given.pod("a", gang="g", created_at=1.0), given.pod("b", gang="g", create
 ON_NODE = Place(NodeName("n"))
 SPEC = GroupSpec(key=A.group, uid="u", min_member=2)
 GOLD = replace(SPEC, priority_classes=("gold",))
+REST = "the controller of these pods has to create the rest."
 ASIDE = Refusal(reason=Reason.BACKING_OFF, sentence="It backs off.")
 
 
@@ -94,7 +95,8 @@ def test_a_gang_with_too_few_pods_waits_and_says_how_many_there_are() -> None:
 
     assert formed(found, replace(SPEC, min_member=3)).refusal == Refusal(
         reason=Reason.MEMBERS_MISSING,
-        sentence="Waiting for 3 pods, currently 3 exist, 1 is gated.",
+        sentence="The gang is incomplete: of 3 pods, 1 is held by a scheduling gate that is not Leeboard's; "
+        "the controller that set the gate has to remove it.",
         details={"minMember": 3, "exist": 3, "gated": 1},
     )
 
@@ -114,7 +116,10 @@ def test_pods_that_are_being_deleted_no_longer_count_for_their_gang() -> None:
 
     assert (complete.active, complete.owed, complete.refusal) == (0, 2, None)
     assert short.refusal is not None
-    assert short.refusal.sentence == "Waiting for 2 pods, currently 1 exists, 0 are gated."
+    assert (
+        short.refusal.sentence
+        == "The gang is incomplete: 1 of 2 pods exists; the controller of these pods has to create the rest."
+    )
 
 
 def test_the_error_of_a_pod_is_reported_rather_than_its_absence() -> None:
@@ -125,7 +130,7 @@ def test_the_error_of_a_pod_is_reported_rather_than_its_absence() -> None:
     )
     assert formed(members(A, B, stuck="b")).refusal == Refusal(
         reason=Reason.REFUSED_BY_SCHEDULER,
-        sentence="The scheduler's own filters accept pod b on no node; see its PodScheduled condition.",
+        sentence="The filters of kube-scheduler accept pod b on no node; its condition PodScheduled says why.",
         details={"pod": "b"},
     )
 
@@ -140,7 +145,9 @@ def test_a_member_refused_by_kube_scheduler_everywhere_is_reported_with_its_mess
 
     sentences = [one.refusal.sentence for one in (formed(members(A, refused, stuck="b")), alone) if one.refusal]
 
-    assert sentences == [f"The scheduler's own filters accept pod {name} on no node: {said}." for name in ("b", "lone")]
+    assert sentences == [
+        f"The filters of kube-scheduler accept pod {name} on no node: {said}." for name in ("b", "lone")
+    ]
 
 
 def test_a_gang_with_a_suspended_owner_says_so_rather_than_what_is_missing_or_wrong() -> None:
@@ -158,12 +165,12 @@ def test_a_named_podgroup_that_is_missing_or_invalid_is_refused_whatever_its_pod
     assert formed(members(B, A), None).created_at == A.created_at
     assert formed(members(A, B), None).refusal == Refusal(
         reason=Reason.POD_GROUP_DOES_NOT_EXIST,
-        sentence="PodGroup default/g does not exist.",
+        sentence="PodGroup default/g does not exist; create it, or name another one.",
         details={"podgroup": "default/g", "pods": 2},
     )
     assert formed(members(A), bad).refusal == Refusal(
         reason=Reason.POD_GROUP_IS_INVALID,
-        sentence="spec.minMember is -1.",
+        sentence="PodGroup g is not valid: spec.minMember is -1.",
         details={"podgroup": "default/g", "pods": 1},
     )
 
@@ -184,7 +191,7 @@ def test_each_pod_set_waits_for_its_own_minimum() -> None:
     assert formed(members(leader, worker, c, held="c"), parts(leader=1, workers=2)).refusal is None
     assert formed(members(worker, c), parts(leader=1, workers=1)).refusal == Refusal(
         reason=Reason.MEMBERS_MISSING,
-        sentence="Waiting for 1 pod of sub-group leader, currently 0 exist, 0 are gated.",
+        sentence=f"The gang is incomplete: no pod of sub-group leader exists; {REST}",
         details={"minMember": 1, "exist": 0, "gated": 0, "subGroup": "leader"},
     )
 
@@ -196,21 +203,23 @@ def test_all_sub_groups_that_lack_pods_are_named() -> None:
 
     assert refusal is not None
     assert refusal.sentence == (
-        "Waiting for 2 pods of sub-group leader, currently 1 exists, 0 are gated; "
-        "also missing: 3 of sub-group workers, 1 of sub-group masters."
+        "The gang is incomplete: 1 of 2 pods of sub-group leader exists; "
+        f"also missing: 3 of sub-group workers, 1 of sub-group masters; {REST}"
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"), [("boss", "names sub-group boss"), ("", "is missing")], ids=["unknown", "unlabelled"]
+    ("name", "wrong"),
+    [("boss", "names boss, which its PodGroup does not have"), ("", "is missing")],
+    ids=["unknown", "unlabelled"],
 )
 def test_a_pod_in_no_sub_group_gets_the_list_of_sub_groups(name: str, wrong: str) -> None:
     found = members(of("leader", A), of(name, B))
 
     assert formed(found, parts(leader=1, workers=1)).refusal == Refusal(
         reason=Reason.INVALID_REQUEST,
-        sentence=f"Pod b: its label kai.scheduler/subgroup-name {wrong}; write a sub-group of its PodGroup: "
-        "leader, workers.",
+        sentence=f"Pod b is in no sub-group, because its label kai.scheduler/subgroup-name {wrong}; "
+        "write one of leader, workers.",
         details={"pod": "b", "subGroups": "leader, workers"},
     )
 
@@ -314,7 +323,10 @@ def test_a_pod_that_is_being_deleted_is_not_the_reason_why_its_gang_lacks_pods(l
     refusal = formed(members(leaver, B)).refusal
 
     assert refusal is not None
-    assert refusal.sentence == "Waiting for 2 pods, currently 1 exists, 0 are gated."
+    assert (
+        refusal.sentence
+        == "The gang is incomplete: 1 of 2 pods exists; the controller of these pods has to create the rest."
+    )
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ async def test_a_replica_that_is_no_longer_active_drops_reservations_and_release
         world.cluster.holders[LEASE] = "pod-b_77aa"
         await passes(LOOK_EVERY_S + 3)
 
-        assert "no longer active" in await bind
+        assert "no longer decides" in await bind
         assert [world.promised(pod) for pod in gang] == [None, None]
         assert world.bound() == {}
 
@@ -230,8 +230,8 @@ async def test_a_standby_says_that_it_is_one_instead_of_why_a_pod_is_pending() -
         world.pod("full")
         said = (
             "his replica decides nothing now (active: the leading kube-scheduler is pod-b_77aa, not the one"
-            " of this replica (pod-a)); where there are several, ask the one that decides, by kubectl port-forward to"
-            " its pod"
+            " of this replica (pod-a)); if there are several replicas, ask the one that decides, by kubectl"
+            " port-forward to its pod"
         )
         await passes(SETTLED_S)
 

@@ -30,7 +30,7 @@ async def test_a_replica_with_an_expired_lease_writes_no_binding() -> None:
         bind = world.binding(pod, node)
         await passes(LEASE_S + 1)
 
-        assert await bind == "this replica is no longer active"
+        assert await bind == "this replica of Leeboard no longer decides; kube-scheduler will try again"
         assert world.bound() == {}
 
 
@@ -44,7 +44,7 @@ async def test_a_queued_binding_is_not_written_after_the_lease_expires() -> None
         world.cluster.is_renewed = False
         answers = await asyncio.gather(*binds)
 
-        assert set(answers) == {"this replica is no longer active"}
+        assert set(answers) == {"this replica of Leeboard no longer decides; kube-scheduler will try again"}
         assert len(world.cluster.binds) == WRITERS
 
 
@@ -58,7 +58,7 @@ async def test_a_binding_that_is_not_sent_before_the_lease_expires_is_not_sent_a
         world.cluster.is_renewed = False
         await passes(LEASE_S + 10)
 
-        assert await bind == "this replica is no longer active"
+        assert await bind == "this replica of Leeboard no longer decides; kube-scheduler will try again"
         assert world.bound() == {}
 
 

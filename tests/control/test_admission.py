@@ -130,7 +130,7 @@ def test_a_priority_class_that_does_not_exist_gives_a_warning_and_changes_nothin
     assert isinstance(answer, Admitted)
     assert patched(raw, answer.patch)["spec"]["priority"] == 0
     (told,) = answer.warnings
-    assert told.startswith("label priorityClassName: there is no PriorityClass 'build'; the pod keeps its own")
+    assert told.startswith("PriorityClass 'build' of label priorityClassName does not exist, so the pod keeps its own")
 
 
 def test_markers_are_added_if_the_settings_name_them() -> None:

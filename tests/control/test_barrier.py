@@ -122,7 +122,7 @@ async def test_a_member_refused_by_the_filters_of_kube_scheduler_makes_the_gang_
         world.refuse(second[0])
         await passes(1)
 
-        assert await bind == "the gang cannot start as a whole"
+        assert await bind == "the gang can no longer start as a whole"
         assert (world.bound(), world.cache.reservations.of_group(GANG)) == ({}, [])
         assert world.reason(first[0]) is Reason.REFUSED_BY_SCHEDULER
 
@@ -139,7 +139,7 @@ async def test_a_cleared_nomination_is_a_refusal_too() -> None:
         world.refuse(second, "0/2 nodes are available.")
         await passes(1)
 
-        assert await bind == "the gang cannot start as a whole"
+        assert await bind == "the gang can no longer start as a whole"
         assert world.bound() == {}
 
 
@@ -150,7 +150,7 @@ async def test_a_gang_that_is_not_complete_in_time_returns_unbound_and_backs_off
 
         await passes(45.1)
 
-        assert await bind == "not all pods of the gang were ready to bind in time"
+        assert await bind == "kube-scheduler did not ask in time to bind all pods of the gang"
         assert world.count("binds", outcome="gang_incomplete") == 1
         assert (world.promised(first[0]), world.promised(second[0])) == (None, None)
         assert world.reason(first[0]) is Reason.BACKING_OFF
@@ -180,7 +180,7 @@ async def test_a_member_whose_node_is_deleted_while_it_waits_in_bind_is_not_boun
         world.delete_node(first[1])
         await passes(1)
 
-        assert await bind == "the place reserved for the pod is gone"
+        assert await bind == "the node is no longer reserved for the pod; kube-scheduler will try again"
         assert {world.promised(first[0]), world.promised(second[0])} == {"c", second[1]}
         assert world.bound() == {}
 
@@ -260,7 +260,8 @@ async def test_a_member_whose_reservation_ends_before_it_waits_in_bind_is_refuse
         world.cache.promises.drop(ref(first).uid)
 
         assert (
-            await world.barrier.stand(GANG, ref(first).uid, NodeName(node)) == "the place reserved for the pod is gone"
+            await world.barrier.stand(GANG, ref(first).uid, NodeName(node))
+            == "the node is no longer reserved for the pod; kube-scheduler will try again"
         )
         assert world.barrier.standing(GANG) == 0
 

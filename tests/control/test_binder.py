@@ -79,7 +79,7 @@ async def test_a_bind_call_for_another_node_during_a_write_is_refused() -> None:
         first = world.binding(pod, "a")
         await passes(0.5)
 
-        assert await world.bind(pod, "b") == "the pod is being bound to a"
+        assert await world.bind(pod, "b") == "the pod is already being bound to node a"
         assert await first == BOUND
 
 
@@ -100,14 +100,15 @@ async def test_binding_a_bound_pod_makes_no_write_and_another_node_is_refused() 
         await passes(1)
 
         assert await world.bind(pod, "a") == BOUND
-        assert await world.bind(pod, "b") == "the pod is already bound to a"
+        assert await world.bind(pod, "b") == "the pod is already bound to node a"
         assert len(world.cluster.binds) == 1
 
 
 async def test_a_node_without_a_reservation_is_refused() -> None:
     async with promised() as (world, pod):
         assert (
-            await world.bind(pod, "b") == "this node is no longer reserved for the pod; kube-scheduler will try again"
+            await world.bind(pod, "b")
+            == "Leeboard no longer reserves this node for the pod; kube-scheduler will try again"
         )
         assert (world.promised(pod), world.cluster.binds) == ("a", [])
 
@@ -119,7 +120,7 @@ async def test_a_bind_call_for_an_unknown_pod_changes_nothing(change: dict[str, 
 
         answer = await world.bind(pod | {"metadata": pod["metadata"] | change}, "a")
 
-        assert answer == "the pod is not known here; kube-scheduler will try again"
+        assert answer == "Leeboard does not know the pod yet; kube-scheduler will try again"
         assert (world.cluster.binds, world.cache.changes.version) == ([], version)
 
 
@@ -169,7 +170,7 @@ async def test_a_pod_bound_elsewhere_by_another_scheduler_is_an_error(error: Kub
         world.cluster.hide(Resource.PODS)
         world.patch(pod, spec={"nodeName": "b"})
 
-        assert await world.bind(pod, "a") == "the pod is already bound to b"
+        assert await world.bind(pod, "a") == "the pod is already bound to node b"
         assert world.promised(pod) is None
 
 
@@ -180,7 +181,7 @@ async def test_a_deleted_pod_is_given_up_before_the_watch_shows_it(error: KubeEr
         world.delete(pod)
         world.pod("one")
 
-        assert await world.bind(pod, "a") == "the pod is gone"
+        assert await world.bind(pod, "a") == "the pod does not exist any more"
         assert (world.promised(pod), world.bound()) == (None, {})
 
 
@@ -193,7 +194,10 @@ async def test_a_pod_that_was_deleted_during_the_write_is_given_up(error: KubeEr
 
         world.delete(pod)
 
-        assert (await bind).partition(":")[0] in {"the pod is gone", "the API server refuses the binding"}
+        assert (await bind).partition(":")[0] in {
+            "the pod does not exist any more",
+            "the API server refuses the binding",
+        }
         assert len(world.cache.reservations) == 0
 
 
@@ -221,11 +225,11 @@ async def test_a_refused_look_up_ends_when_the_watch_shows_that_the_pod_was_dele
 
         world.delete(pod)
 
-        assert await bind == "the pod is gone"
+        assert await bind == "the pod does not exist any more"
         assert (len(world.cache.reservations), world.free_gpus()) == (0, {"a": 1, "b": 1})
 
 
-@pytest.mark.parametrize(("node", "answer"), [("a", BOUND), ("b", "the pod is already bound to b")])
+@pytest.mark.parametrize(("node", "answer"), [("a", BOUND), ("b", "the pod is already bound to node b")])
 async def test_a_refused_look_up_ends_when_the_watch_shows_where_the_pod_is_bound(node: str, answer: str) -> None:
     async with promised(OutcomeUnknownError("timed out")) as (world, pod):
         world.cluster.errors["read_pod"] += [ForbiddenError("403")] * 1000
@@ -260,7 +264,7 @@ async def test_a_pod_deleted_while_the_api_server_takes_no_writes_is_not_retried
 
         world.delete(pod)
 
-        assert await bind == "the pod is gone"
+        assert await bind == "the pod does not exist any more"
 
 
 async def test_a_pod_that_is_deleted_between_retries_is_given_up() -> None:

@@ -202,7 +202,7 @@ async def test_a_pod_that_kube_scheduler_cannot_bind_backs_off(message: str, tol
 
         assert (waits, again) == (ReservationState.ANSWERED, Refused(Reason.BACKING_OFF))
         refusal = world.planning.refusals[group_of(pod)]
-        assert refusal.sentence == f"Binding it failed: {told}; Leeboard tries again in 2 s."
+        assert refusal.sentence == f"Kube-scheduler could not bind pod p-0: {told}; Leeboard tries again in 2 s."
         await passes(4)
         assert await world.choose(pod, "a") == "a"
 

@@ -67,7 +67,7 @@ async def test_the_status_of_a_gang_above_the_limit_of_its_queue_has_the_numbers
 
         assert (reason["reason"], reason["message"].partition(".")[0]) == (
             "OverLimit",
-            "It needs 2 GPUs to start, but the limit of queue small is 1 GPU",
+            "It needs 2 GPUs to start, and the limit of queue small is 1 GPU; ask for less",
         )
         details = reason["details"]["queueDetails"]
         assert details["name"] == "small"
@@ -102,7 +102,9 @@ async def test_a_gang_of_gated_pods_with_missing_members_says_how_many() -> None
         world.gang("gang", size=4, min_member=5, gates=[GATE])
         await passes(SETTLED_S)
 
-        assert [one["message"] for one in reasons(world)] == ["Waiting for 5 pods, currently 4 exist, 0 are gated."]
+        assert [one["message"] for one in reasons(world)] == [
+            "The gang is incomplete: 4 of 5 pods exist; the controller of these pods has to create the rest."
+        ]
         pods = [f"gang-{number}" for number in range(4)]
         told = [(name, "NotReady") for name in ("gang", *pods)]
         assert (status(world)["phase"], world.cluster.told) == ("Pending", told)
@@ -133,7 +135,7 @@ async def test_a_single_pod_refused_by_the_filters_of_kube_scheduler_gives_their
         assert why(world, pod) == Refusal(
             reason=Reason.REFUSED_BY_SCHEDULER,
             sentence=(
-                "The scheduler's own filters accept pod zoned-0 on no node: "
+                "The filters of kube-scheduler accept pod zoned-0 on no node: "
                 "0/1 nodes are available: 1 node(s) had volume node affinity conflict."
             ),
             details={"pod": "zoned-0"},
@@ -151,7 +153,7 @@ async def test_a_pod_beyond_the_minimum_that_the_filters_refuse_says_so_while_th
         await passes(SETTLED_S)
 
         assert why(world, second).sentence == (
-            "The scheduler's own filters accept it on no node: "
+            "The filters of kube-scheduler accept it on no node: "
             "0/2 nodes are available: 2 node(s) had volume node affinity conflict."
         )
 
@@ -168,7 +170,7 @@ async def test_a_pod_whose_only_nodes_kube_scheduler_does_not_offer_is_refused_b
 
         assert why(world, pod).sentence == (
             "No node has room: 1 of 2 nodes has too few GPUs (requested 1, at most 0 free), "
-            "1 is refused by the scheduler's own filters: node(s) had volume node affinity conflict; "
+            "1 is refused by the filters of kube-scheduler: node(s) had volume node affinity conflict; "
             "no pod is evicted for it because pods of its own queue have the same or a higher priority."
         )
 
@@ -188,13 +190,13 @@ async def test_a_gang_with_terminating_victims_says_how_many_where_and_since_whe
         (second,) = reasons(world)
 
         assert first["reason"] == "WaitingForVictims"
-        since = first["message"].partition(" since ")[2].partition(";")[0]
+        since = first["message"].partition(" since ")[2].rstrip(".")
         assert since.startswith("1970-01-01T00:00:0")
         assert [one["message"] for one in (first, second)] == [
-            f"Its room on nodes a, b has been held for it since {since}; {left} still there ({names})."
+            f"{left} not ended yet ({names}); the room on nodes a, b is reserved for it since {since}."
             for left, names in (
-                ("2 of 2 pods that must leave for it are", "q/on-a-0, q/on-b-0"),
-                ("1 of 2 pods that must leave for it is", "q/on-b-0"),
+                ("2 of 2 pods that have to leave for it have", "q/on-a-0, q/on-b-0"),
+                ("1 of 2 pods that have to leave for it has", "q/on-b-0"),
             )
         ]
         assert ("gang", "WaitingForVictims") in world.cluster.told
@@ -288,9 +290,9 @@ async def test_a_pod_whose_reservation_pod_cannot_be_written_gives_the_message_o
 
         said = "its reservation pod cannot be written: exceeded quota: gpu-pods"
         assert waits.reason is Reason.WAITING_FOR_DEVICES
-        assert waits.sentence.endswith(f": {said}.")
+        assert f": {said}; it has waited since " in waits.sentence
         assert why(world, pod).sentence == (
-            f"The node did not provide the shared GPU in time: {said}; Leeboard tries again in 2 s."
+            f"The shared GPU was not ready in time: {said}; Leeboard tries again in 2 s."
         )
 
 
@@ -300,7 +302,7 @@ async def test_a_pod_whose_reservation_pod_the_node_rejects_gives_the_message_of
         pod = sharer(world, "pod")
         await passes(9)
 
-        assert "has ended: Unexpected." in why(world, pod).sentence
+        assert "has ended: Unexpected; " in why(world, pod).sentence
 
 
 async def test_a_pod_whose_reservation_pod_is_not_scheduled_gives_the_message_of_kube_scheduler() -> None:

@@ -125,9 +125,9 @@ async def test_why_names_the_claim_and_its_class_where_devices_are_missing() -> 
 
         assert picture(world, "late-0") == snapshot("""\
 
-No node has room: the only node has too few GPUs (requested 2, at most 0 free); queue q holds 1 GPU with a
-fair share of 2 GPUs and requests 2 GPUs, so it cannot reclaim from other queues, and pods of its own queue
-have the same or a higher priority. It needs ResourceClaim late (2 GPUs of DeviceClass gpu.example.com).
+No node has room: the only node has too few GPUs (requested 2, at most 0 free); queue q holds 1 GPU and would
+exceed its fair share of 2 GPUs with 2 GPUs more, so it reclaims nothing, and pods of its own queue have the
+same or a higher priority. It needs ResourceClaim late (2 GPUs of DeviceClass gpu.example.com).
 
 pod       q/late-0
 state     Held, NoNodeFits
@@ -175,7 +175,7 @@ async def test_why_names_a_claim_of_the_pod_alone_and_one_that_does_not_exist() 
 
         assert picture(world, "one-0") == snapshot("""\
 
-The scheduler does not consider pod one-0 until its ResourceClaim 'missing' exists.
+Pod one-0 waits for ResourceClaim 'missing', which does not exist; create what is missing.
 
 pod    q/one-0
 state  Held, NotConsidered

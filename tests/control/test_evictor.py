@@ -17,7 +17,7 @@ from app.model.seam import (
 from app.simulation.cluster import Ref
 from tests.control.wired import World, living, passes
 
-PREEMPTED = "Pod q/victim-0 was preempted by higher priority workload q/urgent-0"
+PREEMPTED = "Pod q/victim-0 was evicted for workload q/urgent-0, which has a higher priority"
 
 
 def eviction(pod: RawObject, *, action: Action = Action.PREEMPT, beneficiary: RawObject | None = None) -> Eviction:
@@ -66,7 +66,7 @@ async def test_a_victim_that_is_spared_and_chosen_again_is_reported_only_the_sec
         world.evictor.order([eviction(victim, beneficiary=second)])
         await passes(1)
 
-        words = "Pod q/victim-0 was preempted by higher priority workload q/second-0"
+        words = "Pod q/victim-0 was evicted for workload q/second-0, which has a higher priority"
         assert (world.cluster.evictions, world.cluster.marks) == (["victim-0"], [("victim-0", words)])
 
 
@@ -233,18 +233,18 @@ async def test_a_replica_that_is_no_longer_active_evicts_no_pod() -> None:
     ("action", "message"),
     [
         (Action.PREEMPT, PREEMPTED),
-        (Action.RECLAIM, "Pod q/victim-0 was preempted by workload q/urgent-0"),
+        (Action.RECLAIM, "Pod q/victim-0 was evicted for workload q/urgent-0, whose queue is below its fair share"),
         (
             Action.CONSOLIDATE,
-            "Pod q/victim-0 was preempted and rescheduled due to bin packing (resource consolidation) procedure",
+            "Pod q/victim-0 was evicted to move to another node, so that a PodGroup finds room (consolidation)",
         ),
         (
             Action.EVICT_STALE,
-            "Workload doesn't meet the minimum required number of pods (1), evicting remaining pod: q/victim-0",
+            "Pod q/victim-0 was evicted because its gang is incomplete: fewer than 1 of its pods run",
         ),
     ],
 )
-async def test_a_victim_gets_the_reason_in_the_words_of_kai(action: Action, message: str) -> None:
+async def test_a_victim_is_told_why_it_was_evicted_and_for_which_workload(action: Action, message: str) -> None:
     async with living("a") as world:
         await ordered(world, action=action)
         await passes(1)

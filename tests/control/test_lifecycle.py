@@ -155,7 +155,10 @@ async def test_a_gang_starts_elsewhere_when_the_node_of_a_member_at_the_barrier_
         await passes(1)
 
         assert standing.done()
-        assert (standing.result(), world.barrier.standing(GANG)) == ("the place reserved for the pod is gone", 0)
+        assert (standing.result(), world.barrier.standing(GANG)) == (
+            "the node is no longer reserved for the pod; kube-scheduler will try again",
+            0,
+        )
         assert sorted(filter(None, map(world.promised, gang))) == ["b", "c"]
 
 
@@ -237,7 +240,10 @@ async def test_a_member_at_the_barrier_returns_unbound_when_its_owner_is_suspend
         await passes(1)
 
         assert standing.done()
-        assert (world.inspect.promises(), standing.result()) == ({}, "the place reserved for the pod is gone")
+        assert (world.inspect.promises(), standing.result()) == (
+            {},
+            "the node is no longer reserved for the pod; kube-scheduler will try again",
+        )
         assert not isinstance(await world.filter(second, "a", "b"), Fits)
 
 

@@ -61,7 +61,9 @@ async def test_a_minimum_is_followed_as_it_changes() -> None:
     async with living("a", "b") as world:
         pods = world.native_gang("gang", size=2, min_count=3)
         await passes(1)
-        assert why(world, "gang", Subject.POD_GROUP) == "Waiting for 3 pods, currently 2 exist, 0 are gated."
+        assert why(world, "gang", Subject.POD_GROUP) == (
+            "The gang is incomplete: 2 of 3 pods exist; the controller of these pods has to create the rest."
+        )
         world.cluster.patch(GANG, {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
         await passes(1)
         assert None not in [world.promised(pod) for pod in pods]
@@ -82,7 +84,7 @@ async def test_pods_wait_until_the_group_that_they_name_exists() -> None:
         assert await places(world, pods, "a", "b") == 0
         assert why(world, "gang-1") == (
             "PodGroup q/gang (scheduling.k8s.io) does not exist, or the API server does not serve"
-            " scheduling.k8s.io/v1beta1."
+            " scheduling.k8s.io/v1beta1; create it, or name another one."
         )
 
         world.cluster.create(Resource.NATIVE_POD_GROUPS, manifests.native_pod_group(job, min_count=2))

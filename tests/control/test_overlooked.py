@@ -67,8 +67,8 @@ async def test_a_pod_whose_claim_template_does_not_exist_gets_no_place_and_is_to
         assert (world.promised(first), world.promised(second)) == (None, "a")
         assert world.reason(first) is Reason.NOT_CONSIDERED
         assert sentence(world, first) == (
-            "The scheduler does not consider pod one-0 until its ResourceClaim 'gpu' (from"
-            " ResourceClaimTemplate 'single-gpu') exists."
+            "Pod one-0 waits for ResourceClaim 'gpu' (from ResourceClaimTemplate 'single-gpu'), which does not exist;"
+            " create what is missing."
         )
 
 
@@ -148,8 +148,9 @@ async def test_others_get_the_room_of_a_pod_that_kube_scheduler_does_not_ask_abo
         assert (world.promised(silent), world.promised(other)) == (None, "a")
         assert world.reason(silent) is Reason.NOT_CONSIDERED
         assert sentence(world, silent) == (
-            "The scheduler did not send pod one-0 while a node was reserved for it; check that kube-scheduler runs, and"
-            " that its configuration has a profile for the pod's schedulerName and names Leeboard as an extender."
+            "No call of kube-scheduler came for pod one-0 while a node was reserved for it; check that kube-scheduler"
+            " runs, and that its configuration has a profile for the pod's schedulerName and names Leeboard as an"
+            " extender."
         )
 
 
@@ -159,8 +160,9 @@ async def test_a_pod_without_claims_that_kube_scheduler_does_not_ask_about_is_to
         await passes(TTL_S + 2)
 
         assert sentence(world, pod) == (
-            "The scheduler did not send pod one-0 while a node was reserved for it; check that kube-scheduler runs, and"
-            " that its configuration has a profile for the pod's schedulerName and names Leeboard as an extender."
+            "No call of kube-scheduler came for pod one-0 while a node was reserved for it; check that kube-scheduler"
+            " runs, and that its configuration has a profile for the pod's schedulerName and names Leeboard as an"
+            " extender."
         )
 
 

@@ -203,7 +203,7 @@ async def test_a_pod_without_a_ready_gpu_in_time_backs_off_and_the_gpu_is_free_a
         a.binds_reservations = False
         pod = sharer(world, "pod")
         await passes(11)
-        assert "did not provide the shared GPU in time" in backing_off(world, pod)
+        assert "shared GPU was not ready in time" in backing_off(world, pod)
 
         world.delete(pod)
         await passes(GRACE_S + 10)

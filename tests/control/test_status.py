@@ -288,14 +288,14 @@ async def test_a_podgroup_that_backs_off_repeatedly_makes_one_event() -> None:
         await passes(0.5)
         for _ in range(3):
             world.planning.attempts.dissolve(
-                GroupKey("q", "gang"), "not all pods of the gang were ready to bind in time"
+                GroupKey("q", "gang"), "kube-scheduler did not ask in time to bind all pods of the gang"
             )
             await passes(10)
 
         assert world.cluster.told == [(name, "BackingOff") for name in ("gang", "gang-0", "gang-1")]
         assert (
             world.cluster.events[0].note
-            == "Not all pods of the gang were ready to bind in time; Leeboard tries again in 2 s."
+            == "Kube-scheduler did not ask in time to bind all pods of the gang; Leeboard tries again in 2 s."
         )
 
 
@@ -349,11 +349,14 @@ async def test_a_gang_that_fails_again_just_before_its_retry_does_not_say_that_i
         await passes(1)
         for pause_s in (1.6, 0.2):
             world.planning.attempts.dissolve(
-                GroupKey("q", "gang"), "not all pods of the gang were ready to bind in time"
+                GroupKey("q", "gang"), "kube-scheduler did not ask in time to bind all pods of the gang"
             )
             await passes(pause_s)
 
         refusal = world.inspect.refusal(GroupKey("q", "gang"))
 
         assert refusal is not None
-        assert refusal.sentence == "Not all pods of the gang were ready to bind in time; Leeboard tries again in 1 s."
+        assert (
+            refusal.sentence
+            == "Kube-scheduler did not ask in time to bind all pods of the gang; Leeboard tries again in 1 s."
+        )

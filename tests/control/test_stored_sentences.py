@@ -35,12 +35,12 @@ async def test_an_evicted_pod_is_not_told_the_pod_of_another_tenant_that_it_was_
         found = stored(world)
         answer = world.inspect.explain("q", "q-0")
 
-        assert "Pod q/q-0 was preempted by workload in another namespace" in found["q"]
-        assert "the pod that must leave for it is still there (1 in another namespace)" in found["r"]
+        assert "Pod q/q-0 was evicted for workload in another namespace" in found["q"]
+        assert "The pod that has to leave for it has not ended yet (1 in another namespace)" in found["r"]
         assert "secret" not in found["q"]
         assert "q-0" not in found["r"]
         assert isinstance(answer, Explanation)
-        assert "by workload r/secret" in told(answer.why.sentence, EVERYTHING)
+        assert "for workload r/secret" in told(answer.why.sentence, EVERYTHING)
         assert "secret" not in told(answer.why.sentence, tenant("q"))
 
 

@@ -189,7 +189,9 @@ async def test_a_gang_in_backoff_finds_its_room_afterwards() -> None:
     async with living("a", "b") as world:
         (second,) = bound_in_part(world, size=2)
         await passes(1)
-        world.planning.attempts.dissolve(GroupKey("q", "gang"), "not all pods of the gang were ready to bind in time")
+        world.planning.attempts.dissolve(
+            GroupKey("q", "gang"), "kube-scheduler did not ask in time to bind all pods of the gang"
+        )
         single = world.pod("single")
         assert not isinstance(await world.filter(single, "b"), Fits)
         await passes(LEFT_OUT_S + 1)

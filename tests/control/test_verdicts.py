@@ -70,7 +70,7 @@ def test_a_podgroup_gives_the_reason_of_its_state(counts: dict[str, int], finish
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ({}, "It has no pods, and 2 must start together; its owner has to create them."),
+        ({}, "The gang is incomplete: none of its 2 pods exists; its owner has to create them."),
         ({"Held": 2}, "Leeboard has not decided about it yet."),
         ({"Promised": 2}, "Places are reserved for its 2 pods; kube-scheduler has not asked to bind them yet."),
         ({"Promised": 1}, "A place is reserved for its 1 pod; kube-scheduler has not asked to bind it yet."),
@@ -113,7 +113,7 @@ def test_a_reserved_pod_that_kube_scheduler_refused_before_gives_the_message_of_
     sentence = "Node n is reserved for it; kube-scheduler has not asked to bind it yet"
     assert [why_pod(one, None, None, SPEC).sentence for one in promised] == [
         f"{sentence}.",
-        f"{sentence}; its last message is: 0/2 nodes are available: 2 x.",
+        f"{sentence}; its last message was: 0/2 nodes are available: 2 x.",
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_pod_without_a_refusal_is_gated_by_others_or_being_decided() -> None:
     gated, decided = (KnownPod(pod=pod("a", gated=is_gated), state=PodState.HELD) for is_gated in (True, False))
 
     assert why_pod(gated, None, None, None).sentence == (
-        "It has a scheduling gate that is not Leeboard's; the controller that set the gate has to remove it."
+        "It is held by a scheduling gate that is not Leeboard's; the controller that set the gate has to remove it."
     )
     assert why_pod(decided, None, None, None).reason == Reason.DECIDING
 

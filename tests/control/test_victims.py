@@ -49,7 +49,7 @@ async def test_a_victim_is_evicted_once_and_its_room_is_held_until_it_is_free() 
     async with contended() as (world, victim, urgent):
         assert (world.cluster.evictions, state(world, urgent)) == (["victim-0"], ReservationState.AWAITING)
         assert await world.filter(urgent, "a") == Refused(Reason.WAITING_FOR_VICTIMS)
-        assert "still being freed" in await world.bind(urgent, "a")
+        assert "still have to leave the room" in await world.bind(urgent, "a")
         assert world.cluster.nominations == []
 
         world.delete(victim)

@@ -11,8 +11,8 @@ BEGAN = "2026-01-31T12:00:00Z"
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
-        ("a", f"It has been waiting since {BEGAN} for a GPU on node a to become ready for sharing."),
-        ("ab", f"It has been waiting since {BEGAN} for GPUs on nodes a, b to become ready for sharing."),
+        ("a", f"A GPU is not ready yet to be shared on node a; it has waited since {BEGAN}."),
+        ("ab", f"GPUs are not ready yet to be shared on nodes a, b; it has waited since {BEGAN}."),
     ],
 )
 def test_the_message_of_a_gang_that_shares_gpus_of_several_nodes_names_all_of_them(nodes: str, says: str) -> None:
@@ -28,4 +28,4 @@ def test_the_message_of_a_gang_that_shares_gpus_of_several_nodes_names_all_of_th
     )
 
     assert for_devices(wait, "").sentence == says
-    assert for_devices(wait, "its cause").sentence == says.replace(".", ": its cause.")
+    assert for_devices(wait, "its cause").sentence == says.replace(";", ": its cause;")

@@ -132,8 +132,8 @@ async def test_an_evicted_pod_names_the_beneficiary_while_it_terminates_and_afte
         await passes(1)
         gone = told(world, "victim-0")
 
-        said = "Pod q/victim-0 was preempted by higher priority workload q/urgent-0"
-        assert short(ending) == ("Releasing", "Evicted", f"{said}; it is ending.")
+        said = "Pod q/victim-0 was evicted for workload q/urgent-0, which has a higher priority"
+        assert short(ending) == ("Releasing", "Evicted", f"{said}; it has not ended yet.")
         assert short(gone) == ("Evicted", "Evicted", f"{said}.")
         assert (gone.node, gone.uid, gone.pod_group) == ("a", victim["metadata"]["uid"], "victim-0")
         whom = gone.why.details["for"]
@@ -186,7 +186,7 @@ async def test_a_pod_that_is_being_deleted_says_so() -> None:
         world.patch(pod, metadata=LEAVING)
         await passes(1)
 
-        said = "It is being deleted; its room on node a is free when it has ended."
+        said = "It is being deleted; its room on node a becomes free when it has ended."
         assert short(told(world, "one-0")) == ("Releasing", "Releasing", said)
 
 
@@ -322,7 +322,7 @@ async def test_the_evictions_of_a_gang_are_one_decision_and_do_not_hide_its_star
 
         assert sorted(seat.name for seat in decision.pods) == [f"gang-{number}" for number in range(4)]
         assert named(decision.sentence).endswith(
-            "by higher priority workload q/urgent-0, and 3 more of its PodGroup with it."
+            "for workload q/urgent-0, which has a higher priority, and 3 more of its PodGroup with it."
         )
 
 
@@ -349,7 +349,7 @@ async def test_a_pod_of_another_scheduler_shows_the_scheduler_name_that_leeboard
         said = unknown(world, "q", "other-0")
 
         assert said == (
-            "pod q/other-0 belongs to another scheduler; if Leeboard shall schedule it, create it again with"
+            "pod q/other-0 belongs to another scheduler; to have Leeboard schedule it, create it again with"
             " spec.schedulerName kai-scheduler or leeboard"
         )
 
@@ -440,7 +440,9 @@ async def test_a_pod_that_only_loses_a_reservation_is_not_shown_as_evicted() -> 
         await passes(2)
         urgent = told(world, "urgent-0")
 
-        assert named(urgent.why.sentence).endswith("; the pod that must leave for it is still there (q/victim-0).")
+        assert named(urgent.why.sentence).startswith(
+            "The pod that has to leave for it has not ended yet (q/victim-0); "
+        )
         assert urgent.decisions[0].sentence == "Room on node a was reserved for it; 1 pod had to be evicted."
 
 
@@ -469,11 +471,9 @@ async def test_a_gang_that_lost_a_pod_without_a_replacement_does_not_run_whole()
         await passes(1)
 
         assert [one.done() for one in bindings] == [True, True]
+        there = "1 of its pods is on its node, fewer than its minimum"
+        said = f"The gang is incomplete: {there}; its owner has to create the others."
         assert [whole, short(told(world, "gang"))] == [
             ("Running", "Running", "Its 2 pods are on 2 nodes."),
-            (
-                "PartlyRunning",
-                "NotReady",
-                "1 of its pods is on its node, fewer than its minimum; its owner has to create the others.",
-            ),
+            ("PartlyRunning", "NotReady", said),
         ]

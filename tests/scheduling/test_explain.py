@@ -42,7 +42,7 @@ def test_the_message_of_a_pod_above_the_share_of_its_queue_names_the_share_and_t
     said = refusal(replace(mine, min_member=1), theirs, nodes=[given.node("a", gpus=4)])
 
     assert said.reason is Reason.NO_NODE_FITS
-    assert "queue q holds 2 GPUs with a fair share of 2 GPUs and requests 1 GPU, so" in said.sentence
+    assert "queue q holds 2 GPUs and would exceed its fair share of 2 GPUs with 1 GPU more, so" in said.sentence
     assert (said.details["fair_share"], said.details["allocated"]) == ("2 GPUs", "2 GPUs")
 
 
@@ -94,7 +94,7 @@ def test_the_message_of_a_gang_that_fits_in_no_rack_names_the_best_rack() -> Non
 @pytest.mark.parametrize(
     ("labels", "sentence"),
     [
-        ({}, "No node has the label rack of its required topology level."),
+        ({}, "No node has the label rack of its topology level; label the nodes, or name another level."),
         # A node without a zone is in none of the racks of a zone.
         ({"rack": "a"}, "No node that it may use is in a domain of level rack."),
     ],
@@ -177,8 +177,8 @@ def test_the_message_does_not_blame_the_filters_if_a_terminating_pod_leaves_room
     found = plan_some(snapshot, snapshot.groups, withheld=[NodeName("b")]).refusals[waiting.key]
 
     assert found.reason is Reason.NO_NODE_FITS
-    assert "1 of 2 nodes is refused by the scheduler's own filters" in found.sentence
-    assert "1 is withheld for a PodGroup" in found.sentence
+    assert "1 of 2 nodes is refused by the filters of kube-scheduler" in found.sentence
+    assert "1 is kept free for a PodGroup" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_each_excluded_node_is_counted_under_its_first_cause() -> None:
         "1 cannot be read (unreadable: its cpu is no quantity), 1 is cordoned, "
         "3 have a taint that it does not tolerate (mostly dedicated), "
         "1 is excluded by its node selector or affinity, "
-        "1 is refused by the scheduler's own filters: node(s) had volume node affinity conflict."
+        "1 is refused by the filters of kube-scheduler: node(s) had volume node affinity conflict."
     )
 
 
@@ -526,7 +526,7 @@ def test_the_message_of_a_pod_whose_nodes_the_filters_all_refuse_says_so_and_no_
     assert found.refusals[pod.group] == Refusal(
         reason=Reason.REFUSED_BY_SCHEDULER,
         sentence=(
-            "The scheduler's own filters refuse all 2 nodes that pod w may use: "
+            "The filters of kube-scheduler refuse all 2 nodes that pod w may use: "
             "node(s) had volume node affinity conflict."
         ),
         details={"pod": "w", "refused": 2},
@@ -562,7 +562,7 @@ def test_the_message_counts_a_node_that_is_kept_for_an_older_podgroup(kind: Pod)
     found = plan_some(snapshot, snapshot.groups, withheld=[NodeName("a")], aged=GroupKey("default", "older"))
 
     assert found.refusals[pod.key].sentence == (
-        "No node has room: the only node is withheld for a PodGroup that has waited for a long time."
+        "No node has room: the only node is kept free for a PodGroup that has waited for a long time."
     )
     assert not found.refusals[pod.key].exceeds_cluster
 
@@ -641,7 +641,7 @@ def test_a_pod_is_behind_a_partially_running_gang_if_room_is_kept_for_the_rest_o
 
 
 def without_victims(sentence: str) -> bool:
-    return "evicted" not in sentence and "cannot reclaim" not in sentence
+    return "evicted" not in sentence and "reclaims nothing" not in sentence
 
 
 @pytest.mark.parametrize(

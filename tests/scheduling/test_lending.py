@@ -84,7 +84,7 @@ def test_a_queue_that_loses_pods_starts_none_in_the_same_plan() -> None:
     assert {each.action for each in made.evictions} == {Action.RECLAIM}
     assert len(made.evictions) == 3
     assert [refusal.sentence for refusal in made.refusals.values()] == [
-        "Pods of queue lender are evicted for other PodGroups now, so the queue gets no more than its fair share."
+        "Queue lender gets no more than its fair share now, because pods of it are evicted for other PodGroups."
     ]
 
 
@@ -104,7 +104,7 @@ def test_the_message_of_a_queue_that_preempts_its_own_pods_does_not_say_that_it_
 
     assert {each.action for each in made.evictions if each.group.name.startswith("uid-l")} == {Action.PREEMPT}
     assert made.refusals[late.key].sentence == (
-        "Pods of queue lender are evicted for other PodGroups now, so the queue gets no more than its fair share."
+        "Queue lender gets no more than its fair share now, because pods of it are evicted for other PodGroups."
     )
 
 
@@ -126,7 +126,7 @@ def test_a_pod_kept_off_a_node_outside_the_cycle_gets_the_same_message_as_in_the
 
     again = plan_some(snapshot, [other], withheld=first.withheld, aged=first.aged, memory=first.memory)
 
-    kept = "No node has room: the only node is withheld for a PodGroup that is owed room"
+    kept = "No node has room: the only node is kept free for a PodGroup whose queue is within its fair share"
     assert [made.refusals[other].sentence[: len(kept)] for made in (first, again)] == [kept, kept]
 
 

@@ -226,7 +226,8 @@ def test_the_message_of_a_pod_for_which_no_move_pays_says_so() -> None:
 
     (refusal,) = (made.refusals[key] for key in snapshot.groups)
     assert (
-        "no pod is moved for it until it has waited for as much work as the moved pods would lose" in refusal.sentence
+        "no running pod is moved to another node for it until it has waited for as long as the work that moved pods "
+        "would lose" in refusal.sentence
     )
 
 

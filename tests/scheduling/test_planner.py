@@ -84,8 +84,8 @@ def test_a_gang_that_does_not_fit_as_a_whole_starts_nothing_and_takes_nothing() 
         GroupKey("default", "whole"): Refusal(
             reason=Reason.GANG_DOES_NOT_FIT,
             sentence=(
-                "Only 4 of 5 pods that start together would find room now; "
-                "for the next pod the only node has too few GPUs (requested 1, at most 0 free)."
+                "Only 4 of 5 pods that start together find room now; "
+                "for the next pod, the only node has too few GPUs (requested 1, at most 0 free)."
             ),
             details={"fitting": 4, "needed": 5, "nodes": 1, "excluded": 0, **lacking(gpus=1, free=0)},
         )
@@ -150,7 +150,10 @@ def test_a_podgroup_that_cannot_be_considered_is_refused_with_its_own_reason() -
 
     assert starts(found) == []
     assert found.refusals[GroupKey("default", "short")] == REFUSAL
-    assert found.refusals[GroupKey("default", "lost")].sentence == "Queue nowhere does not exist."
+    assert (
+        found.refusals[GroupKey("default", "lost")].sentence
+        == "Queue nowhere does not exist; create it, or name another queue."
+    )
 
 
 def test_the_message_of_a_pod_without_room_names_what_each_node_lacks() -> None:
@@ -168,7 +171,7 @@ def test_the_message_of_a_pod_without_room_names_what_each_node_lacks() -> None:
         sentence=(
             "No node has room: 1 of 4 nodes has too little CPU (requested 32 cores, at most 8 free), "
             "2 have too few GPUs (requested 6, at most 5 free), 1 is not ready, "
-            "1 is refused by the scheduler's own filters."
+            "1 is refused by the filters of kube-scheduler."
         ),
         details={"nodes": 4, "excluded": 2, "not_ready": 1, "refused": 1, **lacking(cpu=1, gpus=2, free=5)},
     )
@@ -180,8 +183,8 @@ def test_the_message_of_a_gang_names_the_pod_that_fits_on_no_node() -> None:
 
     assert refusal.details == {"fitting": 1, "needed": 2, "nodes": 2, "excluded": 0, **lacking(gpus=2, free=4)}
     assert refusal.sentence == (
-        "Only 1 of 2 pods that start together would find room now; "
-        "for pod mixed-1 2 of 2 nodes have too few GPUs (requested 8, at most 4 free)."
+        "Only 1 of 2 pods that start together find room now; "
+        "for pod mixed-1, 2 of 2 nodes have too few GPUs (requested 8, at most 4 free)."
     )
 
 

@@ -80,8 +80,8 @@ def test_a_preemptible_podgroup_may_exceed_the_deserved_share_and_a_non_preempti
     assert refusal is not None
     assert refusal.reason is Reason.NON_PREEMPTIBLE_OVER_QUOTA
     assert refusal.sentence == (
-        "Non-preemptible workload is over quota. Workload requested 5 GPUs, but q quota is 4 GPUs, "
-        "while 0 GPUs are already allocated for non-preemptible pods. Use a preemptible workload to go over quota."
+        "Non-preemptible pods of queue q would exceed the 4 GPUs that it deserves: they hold 0 GPUs, and 5 GPUs are "
+        "requested; make the workload preemptible to start it."
     )
 
 
@@ -128,8 +128,12 @@ def test_refusals_give_amounts_in_readable_units(
 @pytest.mark.parametrize(
     ("queue", "reason", "sentence"),
     [
-        ("nowhere", Reason.QUEUE_DOES_NOT_EXIST, "Queue nowhere does not exist."),
-        ("p", Reason.QUEUE_IS_NOT_A_LEAF, "Queue p has child queues; name one of the leaf queues below it."),
+        ("nowhere", Reason.QUEUE_DOES_NOT_EXIST, "Queue nowhere does not exist; create it, or name another queue."),
+        (
+            "p",
+            Reason.QUEUE_IS_NOT_A_LEAF,
+            "Queue p takes no pods, because it has child queues; name a leaf queue below it (a, b).",
+        ),
         ("bad", Reason.QUEUE_IS_INVALID, "Queue bad is not valid: its limit is negative."),
         ("c", Reason.QUEUE_IS_INVALID, "Queue c is not valid: its parent bad is not valid: its limit is negative."),
         ("orphan", Reason.QUEUE_IS_INVALID, "Queue orphan is not valid: its parent gone does not exist."),

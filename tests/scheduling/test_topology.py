@@ -206,10 +206,13 @@ def test_a_refusal_names_the_domain_that_comes_closest() -> None:
 @pytest.mark.parametrize(
     ("constraint", "sentence"),
     [
-        (TopologyConstraint("moon", RACK), "Topology moon does not exist."),
-        (TopologyConstraint("dc"), "The constraint names topology dc, but no required or preferred level."),
-        (TopologyConstraint("dc", "row"), "Topology dc has no level row; its levels: zone, rack."),
-        (TopologyConstraint("dc", RACK, "row"), "Topology dc has no level row; its levels: zone, rack."),
+        (TopologyConstraint("moon", RACK), "Topology moon does not exist; create it, or name another one."),
+        (
+            TopologyConstraint("dc"),
+            "The topology constraint names no level of topology dc; write a required or a preferred one.",
+        ),
+        (TopologyConstraint("dc", "row"), "Topology dc has no level row; write one of its levels: zone, rack."),
+        (TopologyConstraint("dc", RACK, "row"), "Topology dc has no level row; write one of its levels: zone, rack."),
         (TopologyConstraint("bad", RACK), "Topology bad cannot be used: it has no levels."),
     ],
 )
@@ -243,7 +246,7 @@ def test_a_refusal_without_a_level_names_the_aliases_too() -> None:
     answer = node_sets(replace(wanted, constraint=TopologyConstraint("dc", "aisle")), table, named)
 
     assert isinstance(answer, Refusal)
-    assert answer.sentence == "Topology dc has no level aisle; its levels: zone, rack, row."
+    assert answer.sentence == "Topology dc has no level aisle; write one of its levels: zone, rack, row."
 
 
 # The slow, plain twin -----------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_the_message_names_all_causes() -> None:
 
 def test_the_message_of_a_queue_at_its_share_says_so_and_why_its_own_pods_stay() -> None:
     assert clause(WAITS, runs("own", queue="q"), runs("theirs"), gpus=2, deserved=1) == (
-        "queue q holds 1 GPU with a fair share of 1 GPU and requests 1 GPU, so it cannot reclaim from other queues, "
+        "queue q holds 1 GPU and would exceed its fair share of 1 GPU with 1 GPU more, so it reclaims nothing, "
         "and pods of its own queue have the same or a higher priority."
     )
 

@@ -271,7 +271,8 @@ def test_a_podgroup_is_judged_again_when_a_limit_changes() -> None:
     gang = given.group(*pods(5, queue="tight"))
     before = given.snapshot(NODES, QUEUES, [gang])
     assert (
-        plan(before).refusals[gang.key].sentence == "It needs 5 GPUs to start, but the limit of queue tight is 4 GPUs."
+        plan(before).refusals[gang.key].sentence
+        == "It needs 5 GPUs to start, and the limit of queue tight is 4 GPUs; ask for less."
     )
 
     queues = {**before.queues, gang.queue: given.queue("tight", deserved=2, limit=5)}
@@ -391,7 +392,7 @@ def residents(cpu: int) -> NDArray[np.int64]:
     return found
 
 
-SUBTRACTED = "; the requests of DaemonSet pods and static pods are subtracted, because these pods stay on their nodes."
+SUBTRACTED = "; DaemonSet pods and static pods stay on their nodes, so what they request is not free."
 
 
 @pytest.mark.parametrize(

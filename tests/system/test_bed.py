@@ -102,7 +102,9 @@ def test_a_deleted_pod_is_removed_by_its_kubelet(api: Api) -> None:
 
     api.delete("/api/v1/namespaces/default/pods/p")
 
-    eventually(lambda: api.items(PODS), until=lambda pods: not pods, within_s=20, what="the pod is gone")
+    eventually(
+        lambda: api.items(PODS), until=lambda pods: not pods, within_s=20, what="the pod does not exist any more"
+    )
 
 
 def test_leeboard_is_no_administrator(bed: Bed) -> None:

@@ -40,7 +40,7 @@ def test_gang_that_lost_a_member_is_evicted_after_its_grace_period_and_one_that_
     assert seconds_to_first_eviction(cluster) > STALE_GRACE_S / 2
     (told,) = cluster.wait_for_events("StaleJob")
     assert told["regarding"]["name"] == "broken"
-    assert told["note"] == "Job is stale. 3 pods are active, minMember is 4"
+    assert told["note"] == "The gang is incomplete: 3 pods run, and at least 4 must"
 
 
 def ending_gang(name: str, *, size: int) -> list[Object]:

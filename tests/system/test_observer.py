@@ -10,7 +10,7 @@ from tests.system.observer import Observer, Rules, Sight, breaches, lost, partia
 
 TWO_NODES = Rules(gpus={"n1": 2, "n2": 2}, min_members={"red": 3})
 FULL = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
-NO_ROOM = "0/2 nodes are available: 2 Leeboard(GangDoesNotFit): its PodGroup does not fit as a whole."
+NO_ROOM = "0/2 nodes are available: 2 Leeboard(GangDoesNotFit): the pods of its gang do not fit together."
 DECIDING = "0/2 nodes are available: 2 Leeboard(Deciding): its turn is being decided."
 
 
@@ -151,7 +151,7 @@ def test_observer_records_a_pod_from_its_creation_to_its_end(bed: Bed, api: Api)
         api.create(pod("p", gpus=2, gang="g", scheduler="default-scheduler"))
         api.wait_for_phase("Running", "p", within_s=20)
         api.delete_now("/api/v1/namespaces/default/pods/p")
-        observer.wait_for(lambda pods: not pods, within_s=20, what="the pod is gone")
+        observer.wait_for(lambda pods: not pods, within_s=20, what="the pod does not exist any more")
 
     first, *_, last = observer.history()
     assert (first.name, first.gang, first.gpus, first.node) == ("p", "g", 2, "")

@@ -10,7 +10,7 @@ from tests.system.bed import Bed
 from tests.system.waiting import eventually
 from tests.system.watched import OWED_NOTHING, WITHIN_S, WatchedCluster, replica_set, watched
 
-ROOM_IS_HELD = "must leave for it are still there"
+ROOM_IS_HELD = "that have to leave for it have not ended yet"
 """How it is told that victims have yet to leave."""
 
 ROOM_IS_FREED = "still there"
@@ -47,7 +47,8 @@ def test_gang_reclaims_the_deserved_share_of_its_queue_from_the_youngest_pods(cl
     assert sorted(cluster.running("old-")) == ["old-0", "old-1", "old-2", "old-3"]
     told = cluster.wait_for_events("Evict", 4)
     assert sorted((event["regarding"]["name"], event["note"]) for event in told) == [
-        (name, f"Pod default/{name} was preempted by workload default/b") for name in cluster.evicted()
+        (name, f"Pod default/{name} was evicted for workload default/b, whose queue is below its fair share")
+        for name in cluster.evicted()
     ]
 
 
@@ -92,8 +93,8 @@ def test_no_pod_is_evicted_for_a_queue_at_its_share_and_the_message_says_so(clus
     cluster.api.create_all(gang("more", size=2, queue="a"))
 
     said = cluster.wait_for_why("more-0", OWED_NOTHING)
-    assert "Only 0 of 2 pods that start together would find room now" in said
-    assert "queue a holds 4 GPUs with a fair share of 4 GPUs and requests 2 GPUs" in said
+    assert "Only 0 of 2 pods that start together find room now" in said
+    assert "queue a holds 4 GPUs and would exceed its fair share of 4 GPUs with 2 GPUs more" in said
     told = {event["regarding"]["name"] for event in cluster.wait_for_events("GangDoesNotFit", 3)}
     assert told == {"more", "more-0", "more-1"}
     cluster.search_again("a", times=3)
@@ -160,7 +161,11 @@ def test_room_is_kept_for_the_gang_until_its_victims_are_gone(cluster: WatchedCl
         cluster.search_again("a", times=3)
         assert cluster.evicted() == evicted
         for name in evicted:
-            wait_for_disruption(cluster, name, f"Pod default/{name} was preempted by workload default/b")
+            wait_for_disruption(
+                cluster,
+                name,
+                f"Pod default/{name} was evicted for workload default/b, whose queue is below its fair share",
+            )
         assert cluster.running("b-") == {}
 
     cluster.wait_until_run("b-", 4)

@@ -156,13 +156,13 @@ def test_build_pod_preempts_the_train_pod_on_the_one_gpu_of_its_queue(kubectl: K
     kubectl.apply("build-priority-pod", to_queue="test")
 
     # The node has seven more GPUs, but the queue may hold one.
-    kubectl.wait_for("must leave for it is still there (default/train-pod)", "describe", "pod", "build-pod")
+    kubectl.wait_for("has to leave for it has not ended yet (default/train-pod)", "describe", "pod", "build-pod")
     assert kubectl.show("pod/build-pod", "{.status.phase}") == "Pending"
     kubectl("delete", "pod/train-pod", "--grace-period=0", "--force")
     kubectl.wait_until_running("build-pod")
     assert kubectl("get", "pods", "-o", "name", "--field-selector=status.phase=Running").split() == ["pod/build-pod"]
     kubectl.wait_for(
-        "Pod default/train-pod was preempted by higher priority workload default/build-pod",
+        "Pod default/train-pod was evicted for workload default/build-pod, which has a higher priority",
         *("get", "events", "--field-selector=involvedObject.name=train-pod"),
     )
 

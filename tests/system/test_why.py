@@ -14,6 +14,7 @@ from tests.system.stuck import Cause, Details, StuckCluster, stuck_cluster
 from tests.system.waiting import eventually
 
 TEAM = "team"
+REST = "the controller of these pods has to create the rest."
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 RACK = "example.com/rack"
 FIRM = {"priorityClassName": "build"}
@@ -46,7 +47,7 @@ def test_gang_that_lacks_a_member(cluster: StuckCluster) -> None:
     cluster.add_node("why-member", gpus=8)
     group, *others, last = gang("crew", size=5, queue=TEAM)
     details = {"minMember": 5, "exist": 4, "gated": 0}
-    cause = Cause("NotReady", "Waiting for 5 pods, currently 4 exist, 0 are gated.", details)
+    cause = Cause("NotReady", f"The gang is incomplete: 4 of 5 pods exist; {REST}", details)
 
     cluster.api.create_all([*others, group])
 
@@ -96,8 +97,8 @@ def test_non_preemptible_pod_over_the_quota_of_its_queue(cluster: StuckCluster) 
     cluster.entitle(TEAM, quota=2)
     cluster.run("one", 1, queue=TEAM, labels=FIRM)
     sentence = (
-        "Non-preemptible workload is over quota. Workload requested 2 GPUs, but team quota is 2 GPUs, while 1 GPU is"
-        " already allocated for non-preemptible pods. Use a preemptible workload to go over quota."
+        "Non-preemptible pods of queue team would exceed the 2 GPUs that it deserves: they hold 1 GPU, and 2 GPUs are"
+        " requested; make the workload preemptible to start it."
     )
     details = {"queue": TEAM, "resource": "GPUs", "deserved": "2", "allocated": "1", "requested": "2"}
     cause = Cause("NonPreemptibleOverQuota", sentence, details)
@@ -111,7 +112,9 @@ def test_non_preemptible_pod_over_the_quota_of_its_queue(cluster: StuckCluster) 
 
 def test_pod_whose_queue_does_not_exist(cluster: StuckCluster) -> None:
     cluster.add_node("why-queue", gpus=1)
-    cause = Cause("QueueDoesNotExist", "Queue nowhere does not exist.", {"queue": "nowhere"})
+    cause = Cause(
+        "QueueDoesNotExist", "Queue nowhere does not exist; create it, or name another queue.", {"queue": "nowhere"}
+    )
 
     cluster.api.create(pod("lost", queue="nowhere"))
 
@@ -132,8 +135,8 @@ def test_pod_behind_another_pod_of_its_queue(cluster: StuckCluster) -> None:
     assert (told["position"], told["queueNumbers"]["waitingPodGroups"]) == (position, 2)
     assert "position  behind 1 PodGroup in queue team: first\n" in cluster.shown("second")
     sentence = (
-        "No node has room: the only node is reserved for default/first; queue team holds 8 GPUs with a fair share of 4"
-        f" GPUs and requests 4 GPUs, so it cannot reclaim from other queues, and {OWN_PRIORITY}."
+        "No node has room: the only node is reserved for default/first; queue team holds 8 GPUs and would exceed its"
+        f" fair share of 4 GPUs with 4 GPUs more, so it reclaims nothing, and {OWN_PRIORITY}."
     )
     share = {"queue": TEAM, "fair_share": "4 GPUs", "allocated": "8 GPUs", "requested": "4 GPUs"}
     details = {**no_room(nodes=1), "promised": 1, **share}

@@ -22,9 +22,9 @@ from tests.system.workloads.kinds import JOB
 TEAM = "team"
 RESERVATION_QUOTAS = "/api/v1/namespaces/kai-resource-reservation/resourcequotas"
 QUOTA_REFUSES = (
-    "It has been waiting since <time> for a GPU on node {node} to become ready for sharing:"
+    "A GPU is not ready yet to be shared on node {node}:"
     ' its reservation pod cannot be written: 403 pods "<name>" is forbidden: exceeded quota: none, requested: pods=1,'
-    " used: pods=0, limited: pods=0."
+    " used: pods=0, limited: pods=0; it has waited since <time>."
 )
 MANY = 1000
 
@@ -64,7 +64,7 @@ def test_pod_whose_volume_is_in_a_full_zone(cluster: StuckCluster) -> None:
     cluster.api.create(pod("zonal", queue=TEAM, spec=with_volume("disk")))
     eventually(lambda: cluster.warnings("zonal"), within_s=WITHIN_S, what="zonal is told of full nodes")
     sentence = (
-        "The scheduler's own filters accept pod zonal on no node: 0/2 nodes are available: 1 Insufficient"
+        "The filters of kube-scheduler accept pod zonal on no node: 0/2 nodes are available: 1 Insufficient"
         " nvidia.com/gpu, 1 node(s) didn't match PersistentVolume's node affinity."
     )
     cause = Cause("RefusedByScheduler", sentence, {"pod": "zonal"})
@@ -94,7 +94,7 @@ FREEZE = ("freeze", "pods/binding", "!object.metadata.name.startsWith('frozen')"
 
 def test_pod_that_kube_scheduler_may_not_bind(cluster: StuckCluster) -> None:
     cluster.add_node("why-binding", gpus=1)
-    cause = Cause("BackingOff", f'Binding it failed: pods "frozen" {FROZEN}; <again>.')
+    cause = Cause("BackingOff", f'Kube-scheduler could not bind pod frozen: pods "frozen" {FROZEN}; <again>.')
 
     with cluster.policy(*FREEZE):
         cluster.api.create(pod("frozen", queue=TEAM))
@@ -132,8 +132,8 @@ def test_gang_whose_victims_are_terminating_and_the_victims_themselves(cluster: 
         cluster.wait_until_gang_stuck("b", cause)
         assert [one["name"] for one in cluster.told("b-0")["waitsFor"]] == [first, second]
         details = {"action": "reclaim", "for": "default/b"}
-        said = f"Pod default/{first} was preempted by workload default/b"
-        assert cluster.cause(first) == Cause("Evicted", f"{said}; it is ending.", details)
+        said = f"Pod default/{first} was evicted for workload default/b, whose queue is below its fair share"
+        assert cluster.cause(first) == Cause("Evicted", f"{said}; it has not ended yet.", details)
 
     cluster.wait_until_run("b-", 2)
     assert cluster.cause(first) == Cause("Evicted", f"{said}.", details)
@@ -144,8 +144,8 @@ def test_gang_whose_victims_are_terminating_and_the_victims_themselves(cluster: 
 
 def waits_for(first: str, second: str) -> Cause:
     sentence = (
-        "Its room on node why-victims has been held for it since <time>; 2 of 2 pods that must leave for it are"
-        f" still there (default/{first}, default/{second})."
+        f"2 of 2 pods that have to leave for it have not ended yet (default/{first}, default/{second}); the room on"
+        " node why-victims is reserved for it since <time>."
     )
     details: Details = {"node": "why-victims", "nodes": 1, "since": "<time>", "leaving": 2, "victims": 2}
     return Cause("WaitingForVictims", sentence, details)

@@ -27,7 +27,7 @@ OURS_ALONE = (
 WITHIN_S = 30.0
 """Not a promise of Leeboard, but the time that a busy machine may need."""
 
-OWED_NOTHING = "cannot reclaim from other queues"
+OWED_NOTHING = "so it reclaims nothing"
 """The end of a refusal that was given after a search for victims."""
 
 _node_numbers, _probe_numbers = count(), count()

@@ -93,4 +93,4 @@ async def test_a_view_that_is_not_there_is_said_so() -> None:
         ]
 
     assert {reply.status_code for reply in replies} == {502}
-    assert "the view does not answer" in replies[0].text
+    assert "the view of Leeboard does not answer" in replies[0].text

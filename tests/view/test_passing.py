@@ -83,7 +83,7 @@ async def test_a_reader_is_told_to_come_back_when_the_others_take_too_long(monke
         status, body = await asked(through)
         go_on.set()
 
-        assert (status, b"too many questions" in body) == (503, True)
+        assert (status, b"too many questions at once" in body) == (503, True)
         assert {(await each)[0] for each in first} == {200}
 
 

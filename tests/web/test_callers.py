@@ -236,7 +236,7 @@ async def test_a_podgroup_of_another_tenant_is_shown_as_an_amount() -> None:
     assert (other["namespace"], other["name"], other["queue"]) == ("", "another namespace, 4 GPUs", None)
     assert other["why"] == {
         "reason": "WaitingForVictims",
-        "sentence": "Its room is still being freed.",
+        "sentence": "Other pods still have to leave the room that is reserved for it.",
         "details": {},
     }
 

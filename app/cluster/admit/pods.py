@@ -6,6 +6,7 @@ from math import inf
 
 from app.cluster import decode
 from app.cluster.admit.parts import annotations_of, spec_of
+from app.cluster.admit.policy import missing_queue
 from app.cluster.admit.shape import scheduler_of
 from app.cluster.decode.environment import path_of, sharing_container, variables
 from app.cluster.decode.excess import excess
@@ -56,7 +57,7 @@ def oddities(raw: RawObject, *, profiles: frozenset[str], queues: Mapping[QueueN
     pod = decode.pod(raw, profiles=profiles)
     queue = queues.get(pod.queue)
     if queue is None:
-        yield f"queue {shown(pod.queue)} does not exist: the pod waits until it does"
+        yield missing_queue(pod.queue, queues, "the pod waits")
     elif queue.problem:
         yield f"queue {shown(pod.queue)} takes no pods: {queue.problem}"
     labels = ObjectReading().mapping(raw["metadata"], "labels")

@@ -6,6 +6,7 @@ from app.cluster import decode
 from app.cluster.groups.groups import has_sub_groups
 from app.cluster.groups.membership import Membership
 from app.cluster.queues.tree import TOO_DEEP, circle_sentence
+from app.model.likeness import hint_among
 from app.model.names import QueueName
 from app.model.podgroup import GroupSpec
 from app.model.quantity import shown
@@ -20,6 +21,12 @@ NAMES_SHOWN = 5
 FIELDS: Mapping[int, str] = {CPU: "cpu", MEMORY: "memory", GPU: "gpu"}
 
 
+def missing_queue(name: QueueName, queues: Mapping[QueueName, Queue], consequence: str) -> str:
+    """Return that a queue does not exist, with the name that may be meant; `consequence` lasts until it exists."""
+    hint = hint_among(queues, name)
+    return f"queue {shown(name)} does not exist: {consequence} until it does{f'; {hint}' if hint else ''}"
+
+
 def queue_problem(raw: RawObject, queues: Mapping[QueueName, Queue]) -> str:
     """Return what is wrong with a queue among the existing queues."""
     queue = decode.queue(raw)
@@ -32,7 +39,7 @@ def queue_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterato
     if queue.parent is not None:
         parent = queues.get(queue.parent)
         if parent is None:
-            yield f"its parent queue {shown(queue.parent)} does not exist: the queue takes no pods until it does"
+            yield f"its parent {missing_queue(queue.parent, queues, 'the queue takes no pods')}"
         elif parent.problem:
             yield f"its parent queue {shown(queue.parent)} is not valid: the queue takes no pods until it is"
     for axis, name in FIELDS.items():
@@ -68,7 +75,7 @@ def group_oddities(raw: RawObject, queues: Mapping[QueueName, Queue]) -> Iterato
     """Return why a PodGroup cannot start, or what does not mean what its owner may think."""
     spec = decode.pod_group(raw)
     if spec.queue is not None and spec.queue not in queues:
-        yield f"queue {shown(spec.queue)} does not exist: the pods wait until it does"
+        yield missing_queue(spec.queue, queues, "the pods wait")
     fields = raw.get("spec")
     stated = fields.get("minMember") if isinstance(fields, dict) else None
     if has_sub_groups(spec) and isinstance(stated, int) and stated > spec.min_member:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from app.cluster.decode.pods import SUBGROUP_LABEL
 from app.cluster.groups.terms import GroupTerms, spec_of_pod
+from app.model.likeness import hint_among
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Placed, Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet
 from app.model.reason import Reason, Refusal
-from app.model.sentence import counted
 
 NAMES_SHOWN = 10
 """Sub-groups that a message names: a PodGroup of hundreds must not fill its own status."""
@@ -177,9 +177,10 @@ def _object_problem(key: GroupKey, spec: GroupSpec, members: Members) -> Refusal
         return None
     exists = spec.uid != "" or spec.derived
     reason = Reason.POD_GROUP_IS_INVALID if exists else Reason.POD_GROUP_DOES_NOT_EXIST
-    return Refusal(
-        reason=reason, sentence=f"{spec.problem}.", details={"podgroup": repr(key), "pods": len(members.pods)}
-    )
+    # What is derived from an owner, or missing, names its object itself.
+    of = f"PodGroup {key.name} is not valid: " if spec.uid and not spec.derived else ""
+    details: dict[str, int | str] = {"podgroup": repr(key), "pods": len(members.pods)}
+    return Refusal(reason=reason, sentence=f"{of}{spec.problem}.", details=details)
 
 
 def _lost_member(group: PodGroup, members: Members) -> Refusal | None:
@@ -192,8 +193,9 @@ def _lost_member(group: PodGroup, members: Members) -> Refusal | None:
         return None
     more = len(names) - NAMES_SHOWN
     shown = ", ".join([*names[:NAMES_SHOWN], *([f"and {more} more"] if more > 0 else [])])
-    wrong = f"names sub-group {lost.subgroup}" if lost.subgroup else "is missing"
-    sentence = f"Pod {lost.name}: its label {SUBGROUP_LABEL} {wrong}; write a sub-group of its PodGroup: {shown}."
+    wrong = f"names {lost.subgroup}, which its PodGroup does not have" if lost.subgroup else "is missing"
+    hint = hint_among(names, lost.subgroup) or f"write one of {shown}."
+    sentence = f"Pod {lost.name} is in no sub-group, because its label {SUBGROUP_LABEL} {wrong}; {hint}"
     return Refusal(reason=Reason.INVALID_REQUEST, sentence=sentence, details={"pod": lost.name, "subGroups": shown})
 
 
@@ -217,8 +219,8 @@ def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
             return cause
     for pod in pods:
         if pod.uid in members.stuck:
-            said = f": {pod.said.because}" if pod.said.because else "; see its PodScheduled condition"
-            sentence = f"The scheduler's own filters accept pod {pod.name} on no node{said}."
+            said = f": {pod.said.because}" if pod.said.because else "; its condition PodScheduled says why"
+            sentence = f"The filters of kube-scheduler accept pod {pod.name} on no node{said}."
             return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence, details={"pod": pod.name})
     return None
 
@@ -226,9 +228,10 @@ def _unable(pods: Collection[Pod], members: Members) -> Refusal | None:
 def overlooked(pod: Pod, *, is_overlooked: bool) -> Refusal | None:
     """Return why a pod gets no place because kube-scheduler does not send it; None if kube-scheduler does."""
     if pod.lacks_claim:
-        sentence = f"The scheduler does not consider pod {pod.name} until its ResourceClaim {pod.lacks_claim} exists."
+        claim = f"ResourceClaim {pod.lacks_claim}"
+        sentence = f"Pod {pod.name} waits for {claim}, which does not exist; create what is missing."
     elif is_overlooked:
-        asked = f"The scheduler did not send pod {pod.name} while a node was reserved for it"
+        asked = f"No call of kube-scheduler came for pod {pod.name} while a node was reserved for it"
         sentence = f"{asked}; check that {WHAT_TO_CHECK}."
     else:
         return None
@@ -238,17 +241,29 @@ def overlooked(pod: Pod, *, is_overlooked: bool) -> Refusal | None:
 def _too_few(group: PodGroup, short: PodSet, pods: Collection[Pod], members: Members) -> Refusal:
     exist = members.succeeded.get(short.name, 0) + len(pods)
     gated = sum(pod.gated for pod in pods)
-    of = f" of sub-group {short.name}" if short.name else ""
-    sentence = (
-        f"Waiting for {counted(short.min_member, 'pod')}{of}, currently {exist} exist{'s' * (exist == 1)}, "
-        f"{gated} {'is' if gated == 1 else 'are'} gated"
-    )
     details: dict[str, int | str] = {"minMember": short.min_member, "exist": exist, "gated": gated}
     if short.name:
         details["subGroup"] = short.name
     others = _others_missing(group, short, members)
     also = f"; also missing: {', '.join(others)}" if others else ""
-    return Refusal(reason=Reason.MEMBERS_MISSING, sentence=f"{sentence}{also}.", details=details)
+    what, to_do = _incomplete(short, exist, gated)
+    return Refusal(reason=Reason.MEMBERS_MISSING, sentence=f"{what}{also}; {to_do}.", details=details)
+
+
+def _incomplete(short: PodSet, exist: int, gated: int) -> tuple[str, str]:
+    """Return what is the matter with the pods of a pod set, and what has to be done."""
+    of = f" of sub-group {short.name}" if short.name else ""
+    gate, ungate = "a scheduling gate that is not Leeboard's", "the controller that set the gate has to remove it"
+    held = f"{gated} {'is' if gated == 1 else 'are'} held by {gate}"
+    if exist < short.min_member:
+        which = f"{exist} of {short.min_member}" if exist else f"none of {short.min_member}"
+        which = f"{which} pods{of}" if short.min_member > 1 else f"no pod{of}"
+        exists = "exist" if exist > 1 else "exists"
+        also = f", and {held}" if gated else ""
+        return f"The gang is incomplete: {which} {exists}{also}", "the controller of these pods has to create the rest"
+    if exist == 1:
+        return f"The only pod{of} is held by {gate}", ungate
+    return f"The gang is incomplete: of {exist} pods{of}, {held}", ungate
 
 
 def _others_missing(group: PodGroup, said: PodSet, members: Members) -> list[str]:

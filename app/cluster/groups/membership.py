@@ -24,7 +24,7 @@ from app.model.pod import Pod
 from app.model.podgroup import GroupSpec, PodGroup, TopologyConstraint
 from app.model.reason import Refusal
 
-UNLISTED_GPUS = "It waits until Leeboard knows which GPUs work: it cannot list GpuNodes now, and its /readyz says why."
+UNLISTED_GPUS = "Leeboard cannot list GpuNodes now, so it does not know which GPUs work; its /readyz says why."
 
 Places = Callable[[Pod], Place | None]
 """The place of a pod: promised, binding or bound; None when the pod has none."""

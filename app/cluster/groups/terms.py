@@ -63,7 +63,7 @@ def _native(stated: GroupSpec | None, derived: GroupSpec) -> GroupSpec | None:
 def spec_of_pod(pod: Pod) -> GroupSpec:
     """Return the substitute for a PodGroup object: a single pod needs none, a missing named object is a problem."""
     absent = f", or the API server does not serve {NATIVE_API}/v1beta1" if pod.group.api else ""
-    problem = f"PodGroup {pod.group} does not exist{absent}" if pod.names_group else ""
+    problem = f"PodGroup {pod.group} does not exist{absent}; create it, or name another one" if pod.names_group else ""
     return GroupSpec(key=pod.group, min_member=1, created_at=pod.created_at, problem=problem)
 
 

@@ -204,7 +204,7 @@ class PlanApplier:
         if group.owed > 0 and group.started and key not in self._cache.groups.unsettled:
             # The rest of the gang has no place, so its reservations would only block other pods. If the gang has
             # changed since, the next plan decides instead.
-            self._reserver.release(key, "the gang cannot start as a whole")
+            self._reserver.release(key, "the gang can no longer start as a whole")
 
 
 def _by_steps(found: Iterable[PlanBatch], pods: int) -> Iterator[Sequence[PlanBatch]]:

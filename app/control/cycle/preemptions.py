@@ -175,14 +175,16 @@ class PendingPreemptions:
         for wait in self._waits:
             held = self._held(wait)
             if held and self._unevictable.overlaps(wait.victims):
-                failures[wait.group] = FailedPreemption(wait.group, "a pod chosen for eviction cannot be evicted")
+                failures[wait.group] = FailedPreemption(wait.group, "a pod that has to leave for it cannot be evicted")
             elif any(one.expires_at <= now for one in held):
-                failures[wait.group] = FailedPreemption(wait.group, "the room it waited for was not freed in time")
+                failures[wait.group] = FailedPreemption(
+                    wait.group, "the pods that had to leave for it did not end in time"
+                )
             elif held and now >= self._preparing.get(wait.pods, now) + self._settings.device_ttl_s:
                 # Read the error first: `_moves` drops what links these pods to the node.
                 said = self._gpus.obstacle(wait.pods)
                 if not self._moves(wait):
-                    error = "the node did not provide the shared GPU in time"
+                    error = "the shared GPU was not ready in time"
                     error = say("{error}: {said}", error=error, said=said) if said else error
                     failures[wait.group] = FailedPreemption(wait.group, error)
         yield from failures.values()
@@ -213,7 +215,9 @@ class PendingPreemptions:
             elif self._cache.reservations.get(uid) is None and not self._is_refused(group):
                 del self._served[uid]
                 said = f": {pod.said.because}" if pod.said.because else ""
-                yield FailedPreemption(group, f"it could not use the room that evictions freed{said}", WASTED_S)
+                yield FailedPreemption(
+                    group, f"kube-scheduler did not accept the room that evictions freed for it{said}", WASTED_S
+                )
 
     def _is_refused(self, group: GroupKey) -> bool:
         # kube-scheduler may have looked at the node just before the room was free. No search for victims happens until
@@ -252,7 +256,11 @@ class PendingPreemptions:
         if not wait.victims or self._will_be_free(wait):
             return None
         have_left = any(self._cache.pods.get(victim) is None for victim in wait.victims)
-        return FailedPreemption(wait.group, "the room it waited for will not be free", WASTED_S if have_left else 0.0)
+        return FailedPreemption(
+            wait.group,
+            "other pods took the room that was reserved for it, or its node takes no pods now",
+            WASTED_S if have_left else 0.0,
+        )
 
     def _may_fare_better(self, wait: Wait) -> bool:
         """Whether pods that wait only for pods that are terminating anyway should be planned again."""

@@ -123,7 +123,7 @@ class Reserver:
         """Drop all reservations: another replica decides, and the watch shows its decisions only later."""
         for held in [held for held in self._cache.reservations if not held.is_written]:
             self._cache.promises.drop(held.pod)
-        self._barrier.fail_all("this replica is no longer active")
+        self._barrier.fail_all("this replica of Leeboard no longer decides; kube-scheduler will try again")
 
     def review(self) -> Mapping[GroupKey, str]:
         """End expired reservations, revoke nominations that outlived their reservation, and review the barrier.

@@ -36,32 +36,34 @@ def for_victims(wait: Wait, cache: ClusterCache) -> Refusal:
         # A pod that only lost its reservation runs nowhere and stays pending: it does not block the room.
         victims = len(wait.victims) - len(known) + len(there)
         cause = say(
-            "{which} must leave for it {are} still there ({names})",
-            which="the pod that" if victims == 1 else f"{len(there)} of {victims} pods that",
-            are="is" if len(there) == 1 else "are",
+            "{which} to leave for it {have} not ended yet ({names})",
+            which="The pod that has" if victims == 1 else f"{len(there)} of {victims} pods that have",
+            have="has" if len(there) == 1 else "have",
             names=Names(tuple(Name(pod.namespace, pod.name) for pod in there)),
         )
         details |= {"leaving": len(there), "victims": victims}
     else:
-        cause = say("pods that are being deleted anyway are still there")
+        cause = say("Pods that are being deleted have not ended yet")
     sentence = say(
-        "Its room on {where} has been held for it since {began}; {cause}.", where=where, began=wait.began, cause=cause
+        "{cause}; the room on {where} is reserved for it since {began}.", where=where, began=wait.began, cause=cause
     )
     return Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence=sentence, details=details)
 
 
 def for_devices(wait: Wait, obstacle: str) -> Refusal:
     """Return since when a GPU is being prepared for sharing, and the obstacle, "" if none is known."""
-    sentence = "It has been waiting since {began} for {gpus} on {where} to become ready for sharing"
+    is_one = len(wait.pods) == 1
+    sentence = say(
+        "{gpus} {are} not ready yet to be shared on {where}{obstacle}; it has waited since {began}.",
+        gpus="A GPU" if is_one else "GPUs",
+        where=_where(wait),
+        are="is" if is_one else "are",
+        obstacle=say(": {obstacle}", obstacle=obstacle) if obstacle else "",
+        began=wait.began,
+    )
     return Refusal(
         reason=Reason.WAITING_FOR_DEVICES,
-        sentence=say(
-            f"{sentence}: {{obstacle}}." if obstacle else f"{sentence}.",
-            began=wait.began,
-            gpus="a GPU" if len(wait.pods) == 1 else "GPUs",
-            where=_where(wait),
-            obstacle=obstacle,
-        ),
+        sentence=sentence,
         details={"node": min(wait.nodes), "since": wait.began},
     )
 

@@ -52,7 +52,7 @@ def why_pod(known: KnownPod, last: Decision | None, refusal: Refusal | None, spe
             # This message may be older than the reservation, or explain why kube-scheduler never asks: only time tells.
             pod, said = known.pod, ""
             if pod.said.by_scheduler and pod.said.because:
-                said = f"; its last message is: {pod.said.because}"
+                said = f"; its last message was: {pod.said.because}"
             sentence = f"Node {node} is reserved for it; kube-scheduler has not asked to bind it yet{said}."
             return Why(reason=known.state, sentence=sentence)
         case PodState.RELEASING:
@@ -83,9 +83,9 @@ def with_claims(why: Why, claims: Sequence[ClaimNeed]) -> Why:
 
 def _why_leaving(known: KnownPod, last: Decision | None) -> Why:
     if last is not None and last.outcome is Outcome.EVICTED and known.node is not None:
-        sentence = say("{last}; it is ending.", last=open_ended(last.sentence))
+        sentence = say("{last}; it has not ended yet.", last=open_ended(last.sentence))
         return Why(reason=PodState.EVICTED, sentence=sentence, details=_details(last))
-    until = f"; its room on node {known.node} is free when it has ended" if known.node else ""
+    until = f"; its room on node {known.node} becomes free when it has ended" if known.node else ""
     return Why(reason=known.state, sentence=f"It is being deleted{until}.")
 
 
@@ -103,7 +103,9 @@ def _why_held(known: KnownPod, refusal: Refusal | None, spec: GroupSpec | None) 
     if found is not None:
         return of_refusal(found)
     if pod.gated:
-        sentence = "It has a scheduling gate that is not Leeboard's; the controller that set the gate has to remove it."
+        sentence = (
+            "It is held by a scheduling gate that is not Leeboard's; the controller that set the gate has to remove it."
+        )
         return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence)
     return Why(reason=Reason.DECIDING, sentence="Leeboard has not decided about it yet.")
 
@@ -174,14 +176,15 @@ def _promised(counts: Mapping[str, int]) -> str:
 def _why_undecided(state: GroupState, spec: GroupSpec | None, counts: Mapping[str, int]) -> Why:
     if not sum(counts.values()):
         least = spec.min_member if spec is not None else 1
-        together = f"It has no pods, and {least} must start together; its owner has to create them."
+        together = f"The gang is incomplete: none of its {least} pods exists; its owner has to create them."
         sentence = together if least > 1 else "It has no pods; its owner has to create one."
         return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence, details={"minMember": least})
     if not any(counts.get(each, 0) for each in WAITING):
         bound = counts.get(PodState.BOUND, 0)
         on = "is on its node" if bound == 1 else "are on their nodes"
         if not any(counts.get(each, 0) for each in PLACED):
-            sentence = f"{bound} of its pods {on}, fewer than its minimum; its owner has to create the others."
+            there = f"{bound} of its pods {on}, fewer than its minimum"
+            sentence = f"The gang is incomplete: {there}; its owner has to create the others."
             return Why(reason=Reason.MEMBERS_MISSING, sentence=sentence)
         return Why(reason=state, sentence=f"{bound} of its pods {on}, and the others are being bound.")
     return Why(reason=Reason.DECIDING, sentence="Leeboard has not decided about it yet.")
@@ -249,7 +252,7 @@ def of_another_scheduler(pod: Pod, profiles: Collection[str]) -> Unknown:
         return Unknown(f"pod {name} is a reservation pod: it holds GPU {pod.reserves} for the pods that share it")
     names = " or ".join(sorted(profiles))
     return Unknown(
-        f"pod {name} belongs to another scheduler; if Leeboard shall schedule it, create it again with"
+        f"pod {name} belongs to another scheduler; to have Leeboard schedule it, create it again with"
         f" spec.schedulerName {names}"
     )
 
@@ -271,7 +274,7 @@ def unknown(namespace: str, name: str, subject: Subject | None) -> Unknown:
 def undecided(told: Explanation | Unknown, failed: Check) -> Explanation | Unknown:
     """Explain that this replica decides nothing, where an answer needs decisions; `failed` is a line of /readyz."""
     here = f"this replica decides nothing now ({failed.name}: {failed.failure})"
-    said = f"{here}; where there are several, ask the one that decides, by kubectl port-forward to its pod"
+    said = f"{here}; if there are several replicas, ask the one that decides, by kubectl port-forward to its pod"
     if isinstance(told, Unknown):
         return Unknown(f"{told.sentence}; {said}")
     if told.why.reason != Reason.DECIDING:

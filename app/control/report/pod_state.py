@@ -69,14 +69,14 @@ def _why_held(cache: ClusterCache, refusals: Mapping[GroupKey, Refusal], pod: Po
         return unasked
     if refusal is None and pod.said.by_scheduler and pod.said.because:
         # The pod is beyond the minimum of its group: the group starts without it and has no refusal.
-        sentence = f"The scheduler's own filters accept it on no node: {pod.said.because}."
+        sentence = f"The filters of kube-scheduler accept it on no node: {pod.said.because}."
         return Refusal(reason=Reason.REFUSED_BY_SCHEDULER, sentence=sentence)
     return refusal
 
 
 def _why_awaiting(cache: ClusterCache, pod: Pod, node: NodeName) -> Refusal:
     if cache.gpus.not_ready(pod.uid) and cache.room.suffices((pod.uid,)):
-        sentence = f"Its room on node {node} is free; a GPU there is being made ready for it to share."
+        sentence = f"A GPU on node {node} is being made ready for it to share; the rest of its room there is free."
         return Refusal(reason=Reason.WAITING_FOR_DEVICES, sentence=sentence, details={"node": node})
-    sentence = f"Its room on node {node} is reserved until the pods that are still there have ended."
+    sentence = f"Other pods have not left its room on node {node} yet; the room is reserved for it."
     return Refusal(reason=Reason.WAITING_FOR_VICTIMS, sentence=sentence, details={"node": node})

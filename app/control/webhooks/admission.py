@@ -26,6 +26,7 @@ from app.model.admission import (
     PatchOperation,
     Undecided,
 )
+from app.model.likeness import hint_among
 from app.model.marks import BIND_MARKER
 from app.model.names import GroupKey, QueueName
 from app.model.quantity import shown
@@ -167,8 +168,9 @@ class Admission:
         name = self._entrance.owners_class(newcomer) or shape.labelled_class(pod)
         if not name or self._cache.groups.specs.has_class(name):
             return name
-        label = f"label {PRIORITY_CLASS_LABEL}: there is no PriorityClass {shown(name)}"
-        warnings.append(f"{label}; the pod keeps its own priority. Create the PriorityClass, or change the label")
+        hint = hint_among(self._cache.groups.specs.classes, name) or "create it, or change the label"
+        absent = f"PriorityClass {shown(name)} of label {PRIORITY_CLASS_LABEL} does not exist"
+        warnings.append(f"{absent}, so the pod keeps its own priority; {hint}")
         return ""
 
     def _marked(self, pod: RawObject, newcomer: Newcomer) -> Iterator[PatchOperation]:

@@ -287,7 +287,9 @@ class Extender:
         self._cache.reservations.asked_again(uid)
         if pod.said.attempt_failed:
             log.warning("bind failed", pod=f"{pod.namespace}/{pod.name}", error=pod.said.attempt_failed)
-            self._planning.attempts.dissolve(pod.group, f"binding it failed: {pod.said.attempt_failed}")
+            self._planning.attempts.dissolve(
+                pod.group, f"kube-scheduler could not bind pod {pod.name}: {pod.said.attempt_failed}"
+            )
 
     def _stand_by(self, uid: PodUid) -> None:
         """Extend a reservation that is answered now; if kube-scheduler binds the pod, no other pod gets the place."""

@@ -12,7 +12,7 @@ from app.cluster.ledger.reservations import ReservationState
 from app.cluster.state.cache import ClusterCache
 from app.model.names import GroupKey, NodeName, PodUid
 
-PROMISE_GONE = "the place reserved for the pod is gone"
+PROMISE_GONE = "the node is no longer reserved for the pod; kube-scheduler will try again"
 
 
 @dataclass(frozen=True, slots=True)

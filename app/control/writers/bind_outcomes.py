@@ -16,7 +16,7 @@ log = structlog.get_logger()
 BOUND = ""
 """The answer to kube-scheduler when the pod is on its node."""
 
-GONE = "the pod is gone"
+GONE = "the pod does not exist any more"
 
 NOT_KNOWN = "it is not known yet whether the pod is bound; kube-scheduler will try again"
 
@@ -70,4 +70,4 @@ class BindOutcomes:
 
 
 def _answer(bound_to: NodeName, node: NodeName) -> str:
-    return BOUND if bound_to == node else f"the pod is already bound to {bound_to}"
+    return BOUND if bound_to == node else f"the pod is already bound to node {bound_to}"

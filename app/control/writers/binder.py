@@ -123,7 +123,7 @@ class Binder:
             task.add_done_callback(lambda _: self._in_flight.pop(uid, None))
         node, task = self._in_flight[uid]
         if node != question.node:
-            return f"the pod is being bound to {node}"
+            return f"the pod is already being bound to node {node}"
         # kube-scheduler may give up and ask again: the write goes on, and the next question gets its answer.
         return await asyncio.shield(task)
 
@@ -131,9 +131,9 @@ class Binder:
         """Answer what needs no write: a pod that is bound, is unknown, or has another node reserved."""
         pod = self._cache.pods.get(question.pod.uid)
         if pod is None or (pod.namespace, pod.name) != (question.pod.namespace, question.pod.name):
-            return "the pod is not known here; kube-scheduler will try again"
+            return "Leeboard does not know the pod yet; kube-scheduler will try again"
         if pod.node is not None:
-            return BOUND if pod.node == question.node else f"the pod is already bound to {pod.node}"
+            return BOUND if pod.node == question.node else f"the pod is already bound to node {pod.node}"
         if pod.deleting:
             return "the pod is being deleted"
         if not pod.managed:
@@ -143,9 +143,9 @@ class Binder:
     def _answer_unpromised(self, uid: PodUid, node: NodeName) -> str | None:
         held = self._cache.reservations.get(uid)
         if held is None or held.node != node:
-            return "this node is no longer reserved for the pod; kube-scheduler will try again"
+            return "Leeboard no longer reserves this node for the pod; kube-scheduler will try again"
         if held.state is ReservationState.AWAITING:
-            return "the room for the pod is still being freed; kube-scheduler will try again"
+            return "other pods still have to leave the room that is reserved for the pod; kube-scheduler will try again"
         return NO_GPU if self._cache.gpus.not_ready(uid) else None
 
     async def _carry_out(self, question: BindQuestion) -> str:
@@ -162,7 +162,7 @@ class Binder:
             held = self._cache.reservations.get(uid)
             if held is not None and held.state is ReservationState.BINDING:
                 return ""  # The gang was completed just before the time-out: the others count on this member.
-            error = "not all pods of the gang were ready to bind in time"
+            error = "kube-scheduler did not ask in time to bind all pods of the gang"
             self._metrics.binds[BindOutcome.GANG_INCOMPLETE].inc()
             self._gangs.dissolve(key, error)
             return error
@@ -207,7 +207,7 @@ class Binder:
     def _obstacle(self, uid: PodUid) -> str:
         """Return why the binding must not be written now; "" if it may."""
         if self._leadership.failure():
-            return "this replica is no longer active"
+            return "this replica of Leeboard no longer decides; kube-scheduler will try again"
         pod = self._cache.pods.get(uid)
         if pod is None:
             return GONE

@@ -260,20 +260,19 @@ class Evictor:
         return partial(self._cluster.mark_disrupted, _ref(pod), reason=DISRUPTION_REASON, message=said)
 
     def _message(self, eviction: Eviction, pod: Pod) -> str:
-        """Return the reason in KAI's words (`unschedule_info.go`)."""
-        name, by = f"{pod.namespace}/{pod.name}", after_noun(self._beneficiary(eviction))
+        """Return why the pod is evicted, and for which workload."""
+        name, beneficiary = f"{pod.namespace}/{pod.name}", self._beneficiary(eviction)
+        by = say("workload {name}", name=after_noun(beneficiary)) if beneficiary else "another workload"
         match eviction.action:
             case Action.PREEMPT:
-                return say("Pod {name} was preempted by higher priority workload {by}", name=name, by=by)
+                return say("Pod {name} was evicted for {by}, which has a higher priority", name=name, by=by)
             case Action.CONSOLIDATE:
-                return f"Pod {name} was preempted and rescheduled due to bin packing (resource consolidation) procedure"
+                return f"Pod {name} was evicted to move to another node, so that a PodGroup finds room (consolidation)"
             case Action.EVICT_STALE:
-                least = f"({self._cache.groups.progress.min_member(pod.group)})"
-                return (
-                    f"Workload doesn't meet the minimum required number of pods {least}, evicting remaining pod: {name}"
-                )
+                least = self._cache.groups.progress.min_member(pod.group)
+                return f"Pod {name} was evicted because its gang is incomplete: fewer than {least} of its pods run"
             case Action.RECLAIM | Action.ALLOCATE:
-                return say("Pod {name} was preempted by workload {by}", name=name, by=by)
+                return say("Pod {name} was evicted for {by}, whose queue is below its fair share", name=name, by=by)
 
     def _beneficiary(self, eviction: Eviction) -> Name | None:
         return workload_name(self._cache.groups, eviction.beneficiary)
@@ -281,7 +280,8 @@ class Evictor:
     def _telling_of_stale(self, key: GroupKey) -> Callable[[], Awaitable[None]]:
         regarding, least = group_reference(self._cache.groups, key), self._cache.groups.progress.min_member(key)
         active = self._cache.groups.progress.bound(key)
-        note = f"Job is stale. {counted(active, 'pod')} {'is' if active == 1 else 'are'} active, minMember is {least}"
+        run = "runs" if active == 1 else "run"
+        note = f"The gang is incomplete: {counted(active, 'pod')} {run}, and at least {least} must"
         return partial(self._tell, regarding or {}, STALE, note)
 
     async def _tell(self, regarding: RawObject, reason: str, note: str) -> None:

@@ -94,7 +94,10 @@ def _no_domain(refusal: Refusal, pods: Sequence[Pod], board: PlacementState, pro
     level = str(refusal.details["level"])
     if not level or _has_label(level, board):
         return refusal
-    return replace(refusal, sentence=f"No node has the label {level} of its required topology level.")
+    return replace(
+        refusal,
+        sentence=f"No node has the label {level} of its topology level; label the nodes, or name another level.",
+    )
 
 
 def _has_label(key: str, board: PlacementState) -> bool:
@@ -124,10 +127,10 @@ def _refused_everywhere(pods: Sequence[Pod], board: PlacementState) -> Refusal |
 
 def _refused_by_scheduler(pod: Pod, nodes: int) -> Refusal:
     which = "the only node" if nodes == 1 else f"all {nodes} nodes"
-    said = pod.said.because or "see its PodScheduled condition"
+    said = pod.said.because or "its condition PodScheduled says why"
     return Refusal(
         reason=Reason.REFUSED_BY_SCHEDULER,
-        sentence=f"The scheduler's own filters refuse {which} that pod {pod.name} may use: {said}.",
+        sentence=f"The filters of kube-scheduler refuse {which} that pod {pod.name} may use: {said}.",
         details={"pod": pod.name, "refused": nodes},
     )
 
@@ -151,7 +154,7 @@ def together_later(refusal: Refusal, nodes: int) -> Refusal:
 
 def beside_residents(refusal: Refusal) -> Refusal:
     """Add that DaemonSet pods and mirror pods are subtracted; the pods would fit without them."""
-    said = "the requests of DaemonSet pods and static pods are subtracted, because these pods stay on their nodes"
+    said = "DaemonSet pods and static pods stay on their nodes, so what they request is not free"
     return replace(refusal, sentence=joined(refusal.sentence, said))
 
 
@@ -184,7 +187,8 @@ def never_together(group: PodGroup, pods: Sequence[Pod], most: int, board: Place
     together = "run together" if there else "start together"
     everywhere = all(board.eligible(pod).all() for pod in board.unlike(pods))
     nodes = "all nodes" if everywhere else "the nodes that its pods may use"
-    sentence = f"Even empty, {nodes} together hold at most {there + most} of {there + len(pods)} pods that {together}."
+    held = f"hold at most {there + most} of {there + len(pods)} pods that {together}"
+    sentence = f"Even empty, {nodes} together {held}."
     details = {"even_when_empty": there + most, "needed": there + len(pods)}
     return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details=details)
 
@@ -251,14 +255,14 @@ def _no_place_for_all(pods: Sequence[Pod], board: PlacementState, promises: Rese
     trial, left = board.seated(pods)
     fitting = len(pods) - len(left)
     if not left:
-        sentence = f"All {fitting} pods would find room, but not with each sub-group inside one topology domain."
+        sentence = f"All {fitting} pods find room, but not with each sub-group inside one topology domain."
         return Refusal(reason=Reason.GANG_DOES_NOT_FIT, sentence=sentence, details={"fitting": fitting})
     stuck = next((pod for pod in left if not board.allowed(pod).any()), None)
     lacking = of(stuck, board, promises) if stuck else of(left[0], trial, promises)
     return Refusal(
         reason=Reason.GANG_DOES_NOT_FIT,
         sentence=say(
-            "Only {fitting} of {pods} pods that start together would find room now; {which} {lacking}.",
+            "Only {fitting} of {pods} pods that start together find room now; {which}, {lacking}.",
             fitting=fitting,
             pods=len(pods),
             which=_for_whom(pods, stuck, board),

@@ -38,7 +38,7 @@ MIN_RUNTIME = "pods that hold the room have not run for their min-runtime yet"
 CAUSES = (NOT_PREEMPTIBLE, PRIORITY, NO_PREEMPT, FAIR_SHARE, NO_RECLAIM, MIN_RUNTIME)
 """In the order in which they appear in the sentence."""
 
-NOTHING_FOUND = "no pod is evicted for it because no evictable pods were found that would make enough room"
+NOTHING_FOUND = "no pod is evicted for it because no pods were found whose eviction would make enough room"
 
 
 class Unevicted:
@@ -144,18 +144,17 @@ def _has_its_share(
 ) -> OfVictims:
     amounts = {"fair_share": fair[axis], "allocated": account.allocated[axis], "requested": request[axis]}
     told = {name: amount_text(axis, amount) for name, amount in amounts.items()}
-    clause = (
-        f"queue {account.name} holds {told['allocated']} with a fair share of {told['fair_share']} "
-        f"and requests {told['requested']}, so it cannot reclaim from other queues"
-    )
+    share = f"its fair share of {told['fair_share']}"
+    over = f"would exceed {share} with {told['requested']} more" if request[axis] else f"has more than {share}"
+    clause = f"queue {account.name} holds {told['allocated']} and {over}, so it reclaims nothing"
     more = f", and {_listed(said)}" if said else ""
     return OfVictims(clause=clause + more, details={"queue": account.name, **told})
 
 
 def _no_move(longest_s: float) -> str:
     return (
-        "no pod is moved for it until it has waited for as much work as the moved pods would lose, or for "
-        f"{longest_s:g} s"
+        "no running pod is moved to another node for it until it has waited for as long as the work that moved pods "
+        f"would lose, or for {longest_s:g} s"
     )
 
 

@@ -301,7 +301,7 @@ def _beyond_limit(group: PodGroup, chunk: Sequence[Pod], snapshot: Snapshot) -> 
         axis = _first_over(account.limit, asked, held)
         if axis is not None:
             needs, most = amount_text(axis, asked[axis] + held[axis]), amount_text(axis, account.limit[axis])
-            sentence = f"It needs {needs} to start, but the limit of queue {account.name} is {most}."
+            sentence = f"It needs {needs} to start, and the limit of queue {account.name} is {most}; ask for less."
             details: dict[str, int | str] = {
                 "limit": most,
                 "requested": needs,
@@ -313,8 +313,8 @@ def _beyond_limit(group: PodGroup, chunk: Sequence[Pod], snapshot: Snapshot) -> 
         if axis is not None:
             needs, most = amount_text(axis, asked[axis] + held[axis]), amount_text(axis, account.deserved[axis])
             sentence = (
-                f"It needs {needs} to start and is not preemptible, but queue {account.name} deserves {most}; "
-                "use a preemptible workload to go over quota."
+                f"It needs {needs} to start and is not preemptible, and queue {account.name} deserves {most}; "
+                "make the workload preemptible, or ask for less."
             )
             details = {"deserved": most, "requested": needs, "queue": account.name, "even_when_empty": 0}
             return Refusal(reason=Reason.NON_PREEMPTIBLE_OVER_QUOTA, sentence=sentence, details=details)

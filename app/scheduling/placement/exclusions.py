@@ -85,12 +85,12 @@ def _causes(pod: Pod, board: PlacementState) -> Iterator[tuple[Mask, str, str, s
         apart = "excluded by affinity between pods"
         yield ~stock.neighbours.mask(pod), "apart", f"is {apart}", f"are {apart}"
     for claim in pod.claims:
-        yield ~stock.usable(pod, claim), "claims", "cannot take its resource claims", "cannot take its resource claims"
+        yield ~stock.usable(pod, claim), "claims", "cannot give its ResourceClaims", "cannot give its ResourceClaims"
     if pod.uid in board.snapshot.refused:
         by = _refusing(pod)
         yield refused(pod, board), "refused", f"is {by}", f"are {by}"
     if board.withheld is not None and board.is_closed:
-        kept = f"withheld for {board.withheld_for}"
+        kept = f"kept free for {board.withheld_for}"
         yield board.withheld, "withheld", f"is {kept}", f"are {kept}"
 
 
@@ -122,6 +122,8 @@ def without_devices(constraint: Constraint) -> Constraint:
 def _refusing(pod: Pod) -> str:
     if pod.sharing is not None:
         # Nodes that gave the pod no GPU in time are excluded for a while, as if kube-scheduler had refused them.
-        return "excluded after a failed attempt (the scheduler's own filters refused it, or no GPU was ready to share)"
+        return (
+            "excluded after a failed attempt (the filters of kube-scheduler refused it, or no GPU was ready to share)"
+        )
     said = f": {pod.said.because}" if pod.said.because else ""
-    return f"refused by the scheduler's own filters{said}"
+    return f"refused by the filters of kube-scheduler{said}"

@@ -293,7 +293,8 @@ class PlacementState(Copied):
 
     def withhold(self, nodes: Collection[NodeName], *, is_owed: bool = False) -> None:
         """Withhold these nodes from other PodGroups, for a PodGroup that is owed room or has been pending for long."""
-        self.withheld_for = f"a PodGroup that {'is owed room' if is_owed else 'has waited for a long time'}"
+        whose = "whose queue is within its fair share" if is_owed else "that has waited for a long time"
+        self.withheld_for = f"a PodGroup {whose}"
         before, self.withheld = self.withheld, self.snapshot.nodes.mask(nodes) if nodes else None
         self.is_closed = bool(nodes)
         if before is not None or nodes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from app.model.likeness import hint_among
 from app.model.names import NodeName
 from app.model.podgroup import TopologyConstraint
 from app.model.reason import Reason, Refusal
@@ -339,17 +340,22 @@ def _named(constraint: TopologyConstraint, topologies: Mapping[str, Topology]) -
 def _unusable(constraint: TopologyConstraint, topologies: Mapping[str, Topology]) -> Refusal | None:
     topology = topology_of(constraint, topologies)
     if topology is None:
-        return _invalid(f"Topology {constraint.topology} does not exist.", constraint)
+        hint = hint_among(topologies, constraint.topology)
+        absent = f"Topology {constraint.topology} does not exist"
+        return _invalid(f"{absent}; {hint or 'create it, or name another one.'}", constraint)
     if topology.problem:
         return _invalid(f"Topology {topology.name} cannot be used: {topology.problem}", constraint)
     if not constraint.required and not constraint.preferred:
         return _invalid(
-            f"The constraint names topology {topology.name}, but no required or preferred level.", constraint
+            f"The topology constraint names no level of topology {topology.name}; write a required or a preferred one.",
+            constraint,
         )
     for level in (constraint.required, constraint.preferred):
         if level and topology.label_of(level) not in topology.levels:
             known = ", ".join((*topology.levels, *topology.aliases)) or "none"
-            return _invalid(f"Topology {topology.name} has no level {level}; its levels: {known}.", constraint, level)
+            return _invalid(
+                f"Topology {topology.name} has no level {level}; write one of its levels: {known}.", constraint, level
+            )
     return None
 
 

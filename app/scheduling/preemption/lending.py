@@ -87,6 +87,6 @@ def refusal(group: PodGroup) -> Refusal:
     """Return why a group does not start while pods of its queue are evicted for other queues."""
     queue = group.queue
     sentence = (
-        f"Pods of queue {queue} are evicted for other PodGroups now, so the queue gets no more than its fair share."
+        f"Queue {queue} gets no more than its fair share now, because pods of it are evicted for other PodGroups."
     )
     return Refusal(reason=Reason.NO_NODE_FITS, sentence=sentence, details={"lent": 0})

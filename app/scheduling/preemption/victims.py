@@ -36,7 +36,7 @@ class Safety(Enum):
 
     NONE = "all of it may have to leave"
     MINIMUM = "only pods beyond its minimum may have to leave"
-    ALL = "nobody of it may have to leave"
+    ALL = "none of it may have to leave"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,7 +112,7 @@ class VictimCandidates:
         """Return the pods that a candidate group loses first."""
         found = self.chunk(group)
         if found is None:
-            raise ValueError(f"{group!r} is not in the roster")
+            raise ValueError(f"{group!r} is no candidate")
         return found
 
     def chunk(self, group: PodGroup) -> VictimBatch | None:

@@ -7,6 +7,7 @@ ten thousand queues, and a plan may be made for a single pod.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from app.model.likeness import KnownNames
 from app.model.names import QueueName
 from app.model.queue import LAST_PRIORITY, MOST_LEVELS, UNENTITLED, Queue
 from app.model.reason import RefusingQueue
@@ -139,7 +140,7 @@ NO_USAGE = Usage()
 class Tree:
     """What follows from the queues alone, and the accounts of the latest call of `opened`."""
 
-    __slots__ = ("_opened", "accounts", "lines", "parents", "queues")
+    __slots__ = ("_leaves", "_names", "_opened", "accounts", "lines", "parents", "queues")
 
     def __init__(self, queues: Mapping[QueueName, Queue], before: "Tree | None" = None) -> None:
         """Validate the queues. For queues that have not changed, the results of the tree `before` are used."""
@@ -155,11 +156,31 @@ class Tree:
         unsound = {name: replace(each, charged=(name, *each.charged)) for name, each in lines.items() if each.problem}
         self.lines: Mapping[QueueName, QueueLine] = lines | unsound
         self.parents = frozenset(queue.parent for queue in queues.values())
+        # Both are only for refusals, and made for the first of them.
+        self._names: KnownNames | None = None
+        self._leaves: Mapping[QueueName, Sequence[QueueName]] | None = None
         # Replaced as a whole, because several threads make plans.
         self._opened: tuple[Mapping[QueueName, Usage], Mapping[QueueName, Account]] = {}, self.accounts
         if before is not None and kept:
             usage, accounts = before.opened_without(kept)
             self._opened = usage, {name: accounts[name] if name in kept else self.accounts[name] for name in queues}
+
+    def hint(self, wrong: QueueName) -> str:
+        """Return `did you mean ...?` when a queue has a name like this one, which no queue has; otherwise nothing."""
+        if self._names is None:
+            self._names = KnownNames(self.queues)
+        return self._names.hint(wrong)
+
+    def leaves(self, name: QueueName) -> Sequence[QueueName]:
+        """Return the child queues of a queue that take pods, by name."""
+        if self._leaves is None:
+            found: dict[QueueName, list[QueueName]] = {}
+            for child in sorted(self.queues):
+                parent = self.queues[child].parent
+                if parent is not None and child not in self.parents and not self.lines[child].problem:
+                    found.setdefault(parent, []).append(child)
+            self._leaves = found
+        return self._leaves.get(name, ())
 
     def kept_in(self, queues: Mapping[QueueName, Queue]) -> Mapping[QueueName, QueueLine]:
         """Return the lines of the valid queues that have not changed and whose ancestors have not changed."""

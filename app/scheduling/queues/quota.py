@@ -17,7 +17,7 @@ from app.model.snapshot import NodeTable, Snapshot
 from app.scheduling.copies import Claims, Common, Copied, Owned, Value
 from app.scheduling.placement import fit
 from app.scheduling.queues import wording
-from app.scheduling.queues.accounts import Account, Quantities, QueueLine, quantities, sums_of, tree
+from app.scheduling.queues.accounts import Account, Quantities, QueueLine, Tree, quantities, sums_of, tree
 from app.scheduling.queues.shared_claims import SharedClaims, with_milli
 
 Claimed = Sequence[ResourceClaim]
@@ -71,6 +71,7 @@ def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Acco
 class QueueLedger(Copied):
     """The accounts of the queues during one plan. Built from the snapshot, written by the planner, never shared."""
 
+    _tree: Value[Tree]
     _lines: Value[Mapping[QueueName, QueueLine]]
     _parents: Value[Container[QueueName | None]]
     accounts: Owned[dict[QueueName, Account]]
@@ -90,7 +91,7 @@ class QueueLedger(Copied):
 
     def __init__(self, snapshot: Snapshot) -> None:
         of_queues, usage = tree(snapshot.queues), snapshot.usage
-        self._lines, self._parents = of_queues.lines, of_queues.parents
+        self._tree, self._lines, self._parents = of_queues, of_queues.lines, of_queues.parents
         self.accounts = dict(of_queues.opened(usage))
         orphans = [sums_of(each, sound=False) for name, each in usage.items() if name not in self._lines]
         if any(any(held) for held, _, _ in orphans):
@@ -145,12 +146,11 @@ class QueueLedger(Copied):
         name = group.queue
         found = self._lines.get(name)
         if found is None:
-            return wording.refused(Reason.QUEUE_DOES_NOT_EXIST, f"Queue {name} does not exist.", queue=name)
+            return wording.missing(name, self._tree.hint(name))
         if found.problem:
             return wording.refused(Reason.QUEUE_IS_INVALID, f"Queue {name} is not valid: {found.problem}.", queue=name)
         if name in self._parents:
-            sentence = f"Queue {name} has child queues; name one of the leaf queues below it."
-            return wording.refused(Reason.QUEUE_IS_NOT_A_LEAF, sentence, queue=name)
+            return wording.not_a_leaf(name, self._tree.leaves(name))
         return None
 
     def over_limit(self, group: PodGroup, request: Resources, claims: Claimed = ()) -> Refusal | None:

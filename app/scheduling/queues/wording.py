@@ -1,10 +1,12 @@
 """Words the amounts of a queue, and why a queue refuses them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.model.names import QueueName
 from app.model.reason import Reason, Refusal
 from app.model.resources import CPU, GPU, MEMORY
-from app.model.sentence import counted
+from app.model.sentence import NAMES_SHOWN, counted
 from app.scheduling.queues.accounts import Account
 
 
@@ -63,12 +65,26 @@ def over_quota(account: Account, axis: int, requested: int) -> Refusal:
     deserved, held, asked = map(words.said, amounts)
     most, has, wants = map(words.amount, amounts)
     sentence = (
-        f"Non-preemptible workload is over quota. Workload requested {wants}, but {account.name} quota is {most}, "
-        f"while {has} {'is' if held == '1' else 'are'} already allocated for non-preemptible pods. "
-        "Use a preemptible workload to go over quota."
+        f"Non-preemptible pods of queue {account.name} would exceed the {most} that it deserves: they hold {has}, "
+        f"and {wants} {'is' if asked == '1' else 'are'} requested; make the workload preemptible to start it."
     )
     numbers = {"resource": words.asked, "deserved": deserved, "allocated": held, "requested": asked}
     return refused(Reason.NON_PREEMPTIBLE_OVER_QUOTA, sentence, queue=account.name, **numbers)
+
+
+def missing(name: QueueName, hint: str) -> Refusal:
+    """Return the sentence that no queue has this name; `hint` is a question, or nothing."""
+    sentence = f"Queue {name} does not exist; {hint or 'create it, or name another queue.'}"
+    return refused(Reason.QUEUE_DOES_NOT_EXIST, sentence, queue=name)
+
+
+def not_a_leaf(name: QueueName, leaves: Sequence[QueueName]) -> Refusal:
+    """Return the sentence that pods do not go to a queue that has child queues; `leaves` are some of these."""
+    more = len(leaves) - NAMES_SHOWN
+    shown = ", ".join([*leaves[:NAMES_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    below = f"a leaf queue below it{f' ({shown})' if shown else ''}"
+    sentence = f"Queue {name} takes no pods, because it has child queues; name {below}."
+    return refused(Reason.QUEUE_IS_NOT_A_LEAF, sentence, queue=name)
 
 
 def refused(reason: Reason, sentence: str, **details: str) -> Refusal:

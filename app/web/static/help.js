@@ -33,7 +33,7 @@ export const Help = () => html`<dialog id="help" aria-labelledby="help-title">
     ${KEYS.map(([keys, what]) => html`<div><dt>${keys.split(" ").map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${what}</dd></div>`)}
   </dl>
   <p><label><input type="checkbox" checked=${areKeysOn.value} onChange=${turn} /> Letters are shortcuts</label></p>
-  <p class="quiet">This page reads and never writes. It asks nobody but this server. The same answers in a terminal: <code>leeboard queues</code>,
+  <p class="quiet">This page reads and never writes. It asks only this server. The same answers in a terminal: <code>leeboard queues</code>,
     <code>leeboard gpus</code>, <code>leeboard why NAMESPACE/NAME</code>.</p>
   <form method="dialog"><button>Close</button></form>
 </dialog>`;
