@@ -118,7 +118,7 @@ class FrontProxyFollower:
 
     def checks(self) -> Sequence[Check]:
         """Return the line of /readyz. Without the aggregated API all else works."""
-        said = f"the aggregated API answers nobody: {PUBLISHED}: {self._problem}"
+        said = f"the aggregated API answers no request: {PUBLISHED}: {self._problem}"
         return (Check("front-proxy", "", degraded=said if self._problem else ""),)
 
     async def run(self) -> None:

@@ -144,7 +144,7 @@ class Nobody:
 
     def of_user(self, user: User) -> Caller:
         """Raise `RefusedError`."""
-        raise RefusedError(HTTPStatus.UNAUTHORIZED, f"nobody can say what {user.name} may see")
+        raise RefusedError(HTTPStatus.UNAUTHORIZED, f"Leeboard has no API server that says what {user.name} may see")
 
 
 class Reviewed:

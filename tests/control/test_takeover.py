@@ -283,7 +283,7 @@ async def test_waiting_in_vain_is_reported_once_for_each_podgroup() -> None:
 
         world.unevictable.add(uid(victims[0]))
 
-        error = "a pod chosen for eviction cannot be evicted"
+        error = "a pod that has to leave for it cannot be evicted"
         assert world.preemptions.review() == [FailedPreemption(key(first), error)]
         assert world.preemptions.review() == []
 

@@ -80,8 +80,8 @@ def test_a_preemptible_podgroup_may_exceed_the_deserved_share_and_a_non_preempti
     assert refusal is not None
     assert refusal.reason is Reason.NON_PREEMPTIBLE_OVER_QUOTA
     assert refusal.sentence == (
-        "Non-preemptible pods of queue q would exceed the 4 GPUs that it deserves: they hold 0 GPUs, and 5 GPUs are "
-        "requested; make the workload preemptible to start it."
+        "Non-preemptible workload is over quota. Workload requested 5 GPUs, but q quota is 4 GPUs, "
+        "while 0 GPUs are already allocated for non-preemptible pods. Use a preemptible workload to go over quota."
     )
 
 

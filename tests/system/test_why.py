@@ -97,8 +97,8 @@ def test_non_preemptible_pod_over_the_quota_of_its_queue(cluster: StuckCluster) 
     cluster.entitle(TEAM, quota=2)
     cluster.run("one", 1, queue=TEAM, labels=FIRM)
     sentence = (
-        "Non-preemptible pods of queue team would exceed the 2 GPUs that it deserves: they hold 1 GPU, and 2 GPUs are"
-        " requested; make the workload preemptible to start it."
+        "Non-preemptible workload is over quota. Workload requested 2 GPUs, but team quota is 2 GPUs, while 1 GPU is"
+        " already allocated for non-preemptible pods. Use a preemptible workload to go over quota."
     )
     details = {"queue": TEAM, "resource": "GPUs", "deserved": "2", "allocated": "1", "requested": "2"}
     cause = Cause("NonPreemptibleOverQuota", sentence, details)

@@ -71,7 +71,7 @@ def empty_line(queues: Mapping[QueueName, Queue], name: QueueName) -> tuple[Acco
 class QueueLedger(Copied):
     """The accounts of the queues during one plan. Built from the snapshot, written by the planner, never shared."""
 
-    _tree: Value[Tree]
+    _tree: Common[Tree]
     _lines: Value[Mapping[QueueName, QueueLine]]
     _parents: Value[Container[QueueName | None]]
     accounts: Owned[dict[QueueName, Account]]

@@ -64,9 +64,11 @@ def over_quota(account: Account, axis: int, requested: int) -> Refusal:
     amounts = account.deserved[axis], firm, requested
     deserved, held, asked = map(words.said, amounts)
     most, has, wants = map(words.amount, amounts)
+    # KAI's sentence, which its recorded cases compare.
     sentence = (
-        f"Non-preemptible pods of queue {account.name} would exceed the {most} that it deserves: they hold {has}, "
-        f"and {wants} {'is' if asked == '1' else 'are'} requested; make the workload preemptible to start it."
+        f"Non-preemptible workload is over quota. Workload requested {wants}, but {account.name} quota is {most}, "
+        f"while {has} {'is' if held == '1' else 'are'} already allocated for non-preemptible pods. "
+        "Use a preemptible workload to go over quota."
     )
     numbers = {"resource": words.asked, "deserved": deserved, "allocated": held, "requested": asked}
     return refused(Reason.NON_PREEMPTIBLE_OVER_QUOTA, sentence, queue=account.name, **numbers)
