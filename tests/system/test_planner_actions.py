@@ -13,7 +13,7 @@ from tests.system.watched import OWED_NOTHING, WITHIN_S, WatchedCluster, replica
 ROOM_IS_HELD = "that have to leave for it have not ended yet"
 """How it is told that victims have yet to leave."""
 
-ROOM_IS_FREED = "still there"
+ROOM_IS_FREED = "not ended yet"
 """The message after a restart, which forgets the victims: one pod or all may be terminating by then."""
 
 
