@@ -176,7 +176,7 @@ def test_the_api_server_resolves_the_priority_class_named_by_a_label(it: Reviewe
 def test_a_priority_class_that_does_not_exist_gives_a_warning(it: Reviewed) -> None:
     said = it.kubectl("create", "-f", "-", stdin=pod("p", labels={"priorityClassName": "none"}))
 
-    assert "Warning: label priorityClassName: there is no PriorityClass 'none'" in said
+    assert "Warning: PriorityClass 'none' of label priorityClassName does not exist, so the pod keeps its own" in said
     assert "pod/p created" in said
 
 
