@@ -1,7 +1,8 @@
 """The page in chromium, on a Leeboard that runs on a real control plane: who sees what, live, over a restart."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from tests.system.identities import User
 
 GIGANTIC = "Even empty, all nodes together hold at most 1 of 2 pods that start together."
 SECRET = "their-secret-plan"
+
+Sees = Callable[[User | None], AbstractAsyncContextManager[Window]]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -59,18 +62,20 @@ async def seen_by(browser: Any, leeboard: Deployed, user: User | None) -> AsyncI
         yield window
 
 
+@pytest.fixture
+def sees(browser: Any, leeboard: Deployed) -> Sees:  # noqa: F811
+    """Open the page as a user."""
+    return partial(seen_by, browser, leeboard)
+
+
 async def row(window: Window, text: str) -> str:
     """Return the row of the waiting list with this text."""
     await window.shows(f"tr.waits:has-text('{text}')", text)
     return await window.text(f"tr.waits:has-text('{text}')")
 
 
-async def test_an_administrator_sees_who_has_the_gpus_and_why_the_others_wait(
-    browser: Any,  # noqa: F811
-    leeboard: Deployed,
-    cluster: Api,
-) -> None:
-    async with seen_by(browser, leeboard, User.ADMIN) as window:
+async def test_an_administrator_sees_who_has_the_gpus_and_why_the_others_wait(sees: Sees, cluster: Api) -> None:
+    async with sees(User.ADMIN) as window:
         await window.shows("#cluster h2", "8 GPUs on 1 node")
         await window.shows("#cluster", "page-node")
         await window.becomes("document.querySelectorAll('[aria-label*=\"default/runs\"]').length == 3")
@@ -86,13 +91,9 @@ async def test_an_administrator_sees_who_has_the_gpus_and_why_the_others_wait(
         await window.shows("main .explanation", GIGANTIC)
 
 
-async def test_a_tenant_sees_the_names_of_their_own_namespace_only(
-    browser: Any,  # noqa: F811
-    leeboard: Deployed,
-    cluster: Api,
-) -> None:
+async def test_a_tenant_sees_the_names_of_their_own_namespace_only(sees: Sees, cluster: Api) -> None:
     assert cluster.find(f"{DEFAULT_PODS}/{SECRET}") is not None
-    async with seen_by(browser, leeboard, User.TENANT) as window:
+    async with sees(User.TENANT) as window:
         await window.shows("#waiting", f"{tenants.TEAM}/mine")
         await window.shows("#waiting", "in another namespace")
 
@@ -100,9 +101,9 @@ async def test_a_tenant_sees_the_names_of_their_own_namespace_only(
         assert "default/" not in await window.page.content()
 
 
-async def test_without_a_token_nothing_is_shown(browser: Any, leeboard: Deployed, cluster: Api) -> None:  # noqa: F811
+async def test_without_a_token_nothing_is_shown(sees: Sees, cluster: Api) -> None:
     assert cluster.find(f"{DEFAULT_PODS}/{SECRET}") is not None
-    async with seen_by(browser, leeboard, None) as window:
+    async with sees(None) as window:
         content = await window.page.content()
 
         assert SECRET not in content
@@ -111,11 +112,9 @@ async def test_without_a_token_nothing_is_shown(browser: Any, leeboard: Deployed
 
 
 async def test_the_page_goes_on_when_leeboard_is_killed_and_started_again(
-    browser: Any,  # noqa: F811
-    leeboard: Deployed,
-    cluster: Api,
+    sees: Sees, leeboard: Deployed, cluster: Api
 ) -> None:
-    async with seen_by(browser, leeboard, User.ADMIN) as window:
+    async with sees(User.ADMIN) as window:
         await row(window, "default/train")
         leeboard.bed.kill("leeboard")
         await window.shows(".status", "STALE since")
