@@ -120,10 +120,10 @@ class Reclaim:
         return _judgement(state, group, pods).may_begin()
 
     def scopes(self, state: WhatIf, group: PodGroup, pods: Sequence[Pod]) -> Sequence[Scope]:
-        """Return that pods of queues above their share may be lost, and pods of other queues may be moved."""
+        """Return that pods of queues above their share may be lost, and pods with a controller may move elsewhere."""
         others = [name for name in state.roster.queues if name != group.queue and state.ledger.payer(name) is not None]
         taken = frozenset(_judgement(state, group, pods).takeable(others))
-        return Scope(queues=taken), Scope(queues=frozenset(others) - taken, moved=True)
+        return Scope(queues=taken), Scope(queues=frozenset(others) - taken, bare=False, moved=True)
 
     def safety(self, group: PodGroup, other: PodGroup) -> Safety:
         """Return that groups are not safe after their min-runtime."""

@@ -200,8 +200,9 @@ class WhatIf(Copied):
         """Give evicted pods other places; return the group with these places, or change nothing and return None.
 
         A pod that gets its own place back is not evicted. If its node takes no new pods, the pod keeps its own place.
+        So does a pod without a controller: nobody creates it again for another place, so it is lost without its own.
         """
-        home = self._closed_homes(pods)
+        home = self._fixed_homes(pods)
         staying = tuple(self.leaving[seat.pod.uid].placed for seat in home)
         rest = _without(pods, (one.pod for one in staying)) if home else pods
         seats = self._place(replace(group, placed=(*group.placed, *staying)), rest, Timing.LATER) if rest else ()
@@ -214,14 +215,19 @@ class WhatIf(Copied):
         come = tuple(self._settled(seat) for seat in (*home, *seats))
         now = self.changed[group.key]
         self.changed[group.key] = replace(now, placed=(*now.placed, *come))
+        lost = [one for one in come if one.pod.bare and one.pod.uid in self.leaving]
+        if lost:
+            left = self.leaving[lost[0].pod.uid]
+            self.evict(left.group, lost, left.action, left.beneficiary)
+            come = tuple(one for one in come if one not in lost)
         return replace(group, placed=(*group.placed, *come), pending=_without(group.pending, pods))
 
-    def _closed_homes(self, pods: Sequence[Pod]) -> tuple[Assignment, ...]:
-        """Take the own places of the pods whose nodes no longer take new pods like them."""
+    def _fixed_homes(self, pods: Sequence[Pod]) -> tuple[Assignment, ...]:
+        """Take the own places of pods without a controller, and of pods whose nodes no longer take new pods like them."""
         found = list[Assignment]()
         for pod in pods:
             home = self._home(self.leaving[pod.uid], self.board)
-            if home is not None and not self.board.eligible(pod)[home.column]:
+            if home is not None and (pod.bare or not self.board.eligible(pod)[home.column]):
                 self.board.take((home,))
                 found.append(home)
         return tuple(found)
