@@ -12,7 +12,7 @@ MANY = 5000
 WATCHED_FOR_S = 10.0
 """For how long CPU is measured, at least."""
 
-STARTING = 0.2
+WORKING = 0.2
 """Of a core: the use during the start is a multiple of this, and the idle use a small part."""
 
 AT_MOST = 4.0
@@ -24,12 +24,7 @@ def test_leeboard_is_idle_while_5000_pods_are_gated_and_nothing_changes(bed: Bed
     # By default Leeboard writes the causes of 20 owners a second.
     with holding(bed, api, status_interval_s="0.1") as cluster:
         cluster.add_nodes(100, gpus=8)
-        eventually(
-            lambda: cpu_share(bed, for_s=1.0),
-            until=lambda used: used < STARTING,
-            within_s=60,
-            what="Leeboard has started",
-        )
+        wait_until_done(bed, what="Leeboard has started")
         alone = cpu_share(bed, for_s=WATCHED_FOR_S)
         crowd(cluster, MANY)
         eventually(
@@ -39,12 +34,19 @@ def test_leeboard_is_idle_while_5000_pods_are_gated_and_nothing_changes(bed: Bed
             what="everybody has been told why",
             every_s=1.0,
         )
+        # The last event is no end: on a busy machine other writes, and what they tell the informers, come after it.
+        wait_until_done(bed, what="Leeboard has done all that the pods caused")
         crowded = cpu_share(bed, for_s=WATCHED_FOR_S)
         attempts = cluster.told("scheduler_schedule_attempts_total{")
     print(f"Leeboard used {alone:.2%} of a core with nobody held, {crowded:.2%} with {MANY} pods")
     remove_crowd(api)
 
     assert (crowded < AT_MOST * alone, attempts) == (True, 0)
+
+
+def wait_until_done(bed: Bed, *, what: str) -> None:
+    """Wait until Leeboard uses little CPU for three seconds."""
+    eventually(lambda: cpu_share(bed, for_s=3.0), until=lambda used: used < WORKING, within_s=60, what=what)
 
 
 def crowd(cluster: HeldCluster, number: int) -> None:
