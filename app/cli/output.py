@@ -15,6 +15,7 @@ import click
 from app.cli.drawing import Look
 from app.cli.interrupts import until_interrupted
 from app.client.reach_errors import ReachError
+from app.model.spelling import KnownNames
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -181,7 +182,5 @@ def _note(note: str) -> None:
 
 def like(name: str, known: Sequence[str]) -> str:
     """Return `; did you mean ...?` when a known name looks like this one; otherwise nothing."""
-    from difflib import get_close_matches  # noqa: PLC0415 # only after a mistake
-
-    found = get_close_matches(name, known, n=3)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    hint = KnownNames(known).hint(name)
+    return f"; {hint}" if hint else ""

@@ -241,7 +241,7 @@ async def test_json_is_the_answer_of_the_service() -> None:
 async def test_an_unknown_node_gives_the_list_of_known_ones() -> None:
     result = await run("gpu/x", gpus=(busy(), node_use("gpu-b")))
 
-    line = "Error: no agent reports GPUs on a node 'gpu/x'; there are gpu-a, gpu-b; did you mean gpu-b or gpu-a?\n"
+    line = "Error: no agent reports GPUs on a node 'gpu/x'; there are gpu-a, gpu-b; did you mean gpu-a?\n"
     assert (result.exit_code, result.stderr) == (1, line)
 
 

@@ -229,7 +229,7 @@ async def test_an_unknown_name_is_answered_with_those_that_look_like_it(tmp_path
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("Error: there is no pod or PodGroup default/trian")
-    assert result.stderr.endswith("; did you mean train or train-0?\n")
+    assert result.stderr.endswith("; did you mean train?\n")
 
 
 async def test_other_formats_have_the_same_fields_as_the_service(tmp_path: Path) -> None:

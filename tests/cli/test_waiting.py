@@ -159,9 +159,7 @@ train-0  Bound  gpu-1  Running    -
 train-1  Held   -      Pending    -
 """)
     assert await shown(cluster, tmp_path, "gang", "train", "-o", "name") == "\npod/train-0\npod/train-1\n"
-    assert (await run(cluster, tmp_path, "gang", "tarin")).stderr.endswith(
-        "; did you mean train or train-1 or train-0?\n"
-    )
+    assert (await run(cluster, tmp_path, "gang", "tarin")).stderr.endswith("; did you mean train?\n")
 
 
 # -- top

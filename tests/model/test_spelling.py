@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.model import likeness
-from app.model.likeness import LONGEST, NEIGHBOURS, KnownNames
+from app.model import spelling
+from app.model.spelling import LONGEST, NEIGHBOURS, KnownNames
 
 QUEUES = KnownNames(["vision", "speech", "research", "team-a", "x" * 200, *(f"q{number:04}" for number in range(9000))])
 
@@ -35,13 +35,13 @@ def test_the_name_with_the_smaller_mistake_is_meant() -> None:
 
 def test_thousands_of_names_that_are_alike_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
-    same = likeness._same
+    same = spelling._same
 
     def counted(one: str, other: str) -> int:
         compared.append(other)
         return same(one, other)
 
-    monkeypatch.setattr("app.model.likeness._same", counted)
+    monkeypatch.setattr("app.model.spelling._same", counted)
 
     KnownNames(f"{'a' * 58}{number:04}" for number in range(9000)).hint(f"{'a' * 57}b{1234:04}")
 

@@ -467,9 +467,7 @@ def test_no_pod_is_moved_that_its_controller_would_not_create_again(bare: bool, 
 @pytest.mark.parametrize(("bare", "moved"), [(False, ["uid-r"]), (True, [])])
 def test_reclaim_moves_no_pod_that_its_controller_would_not_create_again(bare: bool, moved: list[str]) -> None:  # noqa: FBT001 # parametrized
     runs = given.group(running=[given.placed(given.pod("r", queue="right", bare=bare), "a")], min_member=1)
-    firm = given.group(
-        running=[given.placed(given.pod("f", queue="right"), "b")], min_member=1, preemptible=False
-    )
+    firm = given.group(running=[given.placed(given.pod("f", queue="right"), "b")], min_member=1, preemptible=False)
     waits = given.group(given.pod("w", queue="left", gpus=2))
     nodes = [given.node("a", gpus=2), given.node("b", gpus=2)]
     queues = [given.queue("left", deserved=2), given.queue("right", deserved=2)]

@@ -93,7 +93,7 @@ def test_no_pod_is_evicted_for_a_queue_at_its_share_and_the_message_says_so(clus
     cluster.api.create_all(gang("more", size=2, queue="a"))
 
     said = cluster.wait_for_why("more-0", OWED_NOTHING)
-    assert "Only 0 of 2 pods that start together find room now" in said
+    assert "None of 2 pods that start together finds room now" in said
     assert "queue a holds 4 GPUs and would exceed its fair share of 4 GPUs with 2 GPUs more" in said
     told = {event["regarding"]["name"] for event in cluster.wait_for_events("GangDoesNotFit", 3)}
     assert told == {"more", "more-0", "more-1"}

@@ -6,7 +6,6 @@ from app.cluster import decode
 from app.cluster.groups.groups import has_sub_groups
 from app.cluster.groups.membership import Membership
 from app.cluster.queues.tree import TOO_DEEP, circle_sentence
-from app.model.likeness import hint_among
 from app.model.names import QueueName
 from app.model.podgroup import GroupSpec
 from app.model.quantity import shown
@@ -14,6 +13,7 @@ from app.model.queue import MOST_LEVELS, Queue
 from app.model.resources import CPU, GPU, MEMORY, UNLIMITED
 from app.model.seam import RawObject
 from app.model.snapshot import Usage
+from app.model.spelling import hint_among
 
 NAMES_SHOWN = 5
 """Child queues that a message names."""

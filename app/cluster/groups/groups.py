@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from app.cluster.decode.pods import SUBGROUP_LABEL
 from app.cluster.groups.terms import GroupTerms, spec_of_pod
-from app.model.likeness import hint_among
 from app.model.names import GroupKey, NodeName, PodUid
 from app.model.pod import Placed, Pod
 from app.model.podgroup import GroupSpec, PodGroup, PodSet
 from app.model.reason import Reason, Refusal
+from app.model.spelling import hint_among
 
 NAMES_SHOWN = 10
 """Sub-groups that a message names: a PodGroup of hundreds must not fill its own status."""

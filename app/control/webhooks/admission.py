@@ -26,11 +26,11 @@ from app.model.admission import (
     PatchOperation,
     Undecided,
 )
-from app.model.likeness import hint_among
 from app.model.marks import BIND_MARKER
 from app.model.names import GroupKey, QueueName
 from app.model.quantity import shown
 from app.model.seam import RawObject
+from app.model.spelling import hint_among
 from app.settings import Settings
 
 POD, QUEUE, POD_GROUP = ("", "Pod"), ("scheduling.run.ai", "Queue"), ("scheduling.run.ai", "PodGroup")

@@ -262,8 +262,9 @@ def _no_place_for_all(pods: Sequence[Pod], board: PlacementState, promises: Rese
     return Refusal(
         reason=Reason.GANG_DOES_NOT_FIT,
         sentence=say(
-            "Only {fitting} of {pods} pods that start together find room now; {which}, {lacking}.",
-            fitting=fitting,
+            "{some} of {pods} pods that start together {find} room now; {which}, {lacking}.",
+            some=f"Only {fitting}" if fitting else "None",
+            find="find" if fitting else "finds",
             pods=len(pods),
             which=_for_whom(pods, stuck, board),
             lacking=lacking.words,

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.model.likeness import hint_among
 from app.model.names import NodeName
 from app.model.podgroup import TopologyConstraint
 from app.model.reason import Reason, Refusal
 from app.model.resources import Amounts
 from app.model.snapshot import Mask, NodeTable
+from app.model.spelling import hint_among
 from app.model.topology import Topology
 from app.scheduling.placement.labels import labels_of
 

@@ -223,7 +223,7 @@ class WhatIf(Copied):
         return replace(group, placed=(*group.placed, *come), pending=_without(group.pending, pods))
 
     def _fixed_homes(self, pods: Sequence[Pod]) -> tuple[Assignment, ...]:
-        """Take the own places of pods without a controller, and of pods whose nodes no longer take new pods like them."""
+        """Take the own places of pods without a controller, and of pods whose nodes take no new pods like them."""
         found = list[Assignment]()
         for pod in pods:
             home = self._home(self.leaving[pod.uid], self.board)

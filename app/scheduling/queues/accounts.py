@@ -7,12 +7,12 @@ ten thousand queues, and a plan may be made for a single pod.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.model.likeness import KnownNames
 from app.model.names import QueueName
 from app.model.queue import LAST_PRIORITY, MOST_LEVELS, UNENTITLED, Queue
 from app.model.reason import RefusingQueue
 from app.model.resources import CPU, GPU, MEMORY, QUOTA_AXES, UNLIMITED, Resources
 from app.model.snapshot import Usage
+from app.model.spelling import KnownNames
 from app.scheduling.copies import Copied, Owned, Value
 
 Quantities = tuple[int, int, int]
