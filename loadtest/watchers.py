@@ -74,16 +74,18 @@ class Watchers:
         config = bed.folder / f"{PROGRAM}.json"
         given = {"view": f"http://{HOST}:{ports['view']}", "webhook": f"http://{HOST}:{ports['webhook']}"}
         config.write_text(json.dumps({**asdict(self), **given, "tokens": tokens, "nodes": list(nodes)}))
-        bed.start(PROGRAM, [sys.executable, "-m", "loadtest.watchers", config])
         log = bed.folder / f"{PROGRAM}.log"
+        # Those of the run before said that they were there.
+        log.unlink(missing_ok=True)
+        bed.start(PROGRAM, [sys.executable, "-m", "loadtest.watchers", config])
         eventually(lambda: "there" in log.read_text(), within_s=THERE_WITHIN_S, what="all viewers have a state")
 
 
-def seen_between(log: Path, since: float, until: float) -> Watched | None:
-    """Read from the output of the program what was seen in a period; None where there was no probe in it."""
+def seen_between(log: Path, since: float, until: float) -> Watched:
+    """Read from the output of the program what was seen in a period; without two probes in it, the run is not valid."""
     seen = [one for one in _lines(log) if since <= one["at"] <= until]
     if len(seen) < 2:  # noqa: PLR2004 - a rate needs two moments
-        return None
+        raise AssertionError(f"The watchers did not watch; they wrote last: {log.read_text()[-1000:]}")
     took, first, last = sorted(one["ms"] for one in seen), seen[0], seen[-1]
     seconds = last["at"] - first["at"]
     return Watched(
