@@ -148,7 +148,7 @@ def waiting(position: int, pod_group: str, queue: str, sentence: str, **of: Any)
     namespace, _, name = pod_group.partition("/")
     pods = of.get("pods", 1)
     asked = of.get("gpu_milli", pods * WHOLE)
-    reason = of.get("reason", "NoRoom")
+    reason = of.get("reason", "NoNodeFits")
     key = of.get("key", pod_group)
     return [key, position, queue, namespace, name, pods, of.get("minimum", pods), asked, reason, sentence, moment(840)]
 
@@ -163,7 +163,7 @@ def why(namespace: str, name: str, **of: Any) -> Json:
         "name": name,
         "uid": "uid",
         "state": "Waiting",
-        "why": {"reason": "NoRoom", "sentence": "There is no room.", "details": {}},
+        "why": {"reason": "NoNodeFits", "sentence": "There is no room.", "details": {}},
         "podGroup": name,
         "queue": "vision",
         "queueNumbers": {

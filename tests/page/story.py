@@ -4,7 +4,13 @@ from typing import Any
 
 from tests.page.scene import A100, H100, WHOLE, Scene, device, moment, queue, share, waiting, why
 
-SENTENCE = "The gang asks for 16 GPUs in one rack; rack a has 7 free, rack b has 1."
+SENTENCE = "Of 2 domains of level rack, none has room for 8 pods together: the best, rack-a, has room for at most 7."
+LANGUAGE = (
+    "Only 1 of 3 pods that start together find room now; for the next pod, 8 of 9 nodes have too few GPUs (requested 1,"
+    " at most 0 free), 1 is cordoned."
+)
+NOTEBOOK = "No node has room: 8 of 9 nodes lack 0.5 of a GPU, 1 is cordoned."
+PREEMPTED = "Pod language/bert-1 was evicted for workload vision/train-llm, which has a higher priority."
 HIDDEN = "no rights there"
 
 
@@ -77,9 +83,9 @@ def _shares(scene: Scene) -> None:
 def _waiting(scene: Scene) -> None:
     scene.put(
         "waiting",
-        waiting(1, "vision/train-llm", "vision", SENTENCE, pods=16, minimum=8, reason="TopologyDoesNotFit"),
-        waiting(2, "/", "language", "Queue language is at its fair share of 16 GPUs.", pods=3, key="hidden"),
-        waiting(3, "vision/notebook-2", "vision", "No node has a whole GPU free that is not kept.", gpu_milli=500),
+        waiting(1, "vision/train-llm", "vision", SENTENCE, pods=16, minimum=8, reason="GangDoesNotFit"),
+        waiting(2, "/", "language", LANGUAGE, pods=3, key="hidden"),
+        waiting(3, "vision/notebook-2", "vision", NOTEBOOK, gpu_milli=500),
     )
     members = [
         {"name": f"train-llm-{number}", "state": "Held", "node": None if number else "gpu-a-4"} for number in range(3)
@@ -94,15 +100,15 @@ def _waiting(scene: Scene) -> None:
     scene.whys["vision/train-llm"] = why(
         "vision",
         "train-llm",
-        why={"reason": "TopologyDoesNotFit", "sentence": SENTENCE, "details": {"gpuMilli": 16 * WHOLE}},
+        why={"reason": "GangDoesNotFit", "sentence": SENTENCE, "details": {"gpuMilli": 16 * WHOLE}},
         position={"aheadInQueue": 0, "firstAhead": [], "ahead": 0, "atLeast": False},
         podsByState={"Held": 16},
         minMember=8,
         members=members,
         waitsFor=[{"namespace": "language", "name": "bert-1", "node": "gpu-a-4", "since": moment(610)}],
         decisions=[
-            {**decision, "at": moment(610), "outcome": "Evicted", "sentence": "Pod language/bert-1 was preempted."},
-            {**decision, "at": moment(2400), "outcome": "Refused", "cause": "TopologyDoesNotFit", "sentence": SENTENCE},
+            {**decision, "at": moment(610), "outcome": "Evicted", "sentence": PREEMPTED},
+            {**decision, "at": moment(2400), "outcome": "Refused", "cause": "GangDoesNotFit", "sentence": SENTENCE},
         ],
     )
     scene.whys["vision/train-vit"] = why("vision", "train-vit", state="Running", position=None)
