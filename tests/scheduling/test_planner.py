@@ -475,3 +475,17 @@ def test_reclaim_moves_no_pod_that_its_controller_would_not_create_again(bare: b
     made = plan(given.snapshot(nodes, queues, [runs, firm, waits]), Policy(actions=(Action.ALLOCATE, Action.RECLAIM)))
 
     assert [each.pod for each in made.evictions if each.action is Action.RECLAIM] == moved
+
+
+@pytest.mark.parametrize(("bare", "gone"), [(False, ["uid-r0", "uid-r1"]), (True, [])])
+def test_a_queue_pays_for_pods_that_nobody_creates_for_another_place(bare: bool, gone: list[str]) -> None:  # noqa: FBT001 # parametrized
+    pods = [given.pod(f"r{number}", queue="right", bare=bare) for number in range(2)]
+    runs = [given.group(running=[given.placed(pod, "a")], min_member=1) for pod in pods]
+    firm = given.group(running=[given.placed(given.pod("f", queue="left"), "b")], min_member=1, preemptible=False)
+    waits = given.group(given.pod("w", queue="left", gpus=2))
+    nodes = [given.node("a", gpus=2), given.node("b", gpus=2)]
+    queues = [given.queue("left", deserved=3), given.queue("right", deserved=1)]
+
+    made = plan(given.snapshot(nodes, queues, [*runs, firm, waits]), Policy(actions=(Action.ALLOCATE, Action.RECLAIM)))
+
+    assert sorted(each.pod for each in made.evictions) == gone
