@@ -62,15 +62,15 @@ class Sight:
 
     def waiting(self, row: Row) -> Row:
         """Return a row of the table of waiting PodGroups for these readers."""
-        shown, seen = [*row], self.sees(row[NAMESPACE])
-        if seen or self.queues:
+        shown = [*row]
+        if self.sees(row[NAMESPACE]):
             shown[SENTENCE] = unpacked(row[SENTENCE], Reader(self.namespaces))
-        else:
-            # A sentence names its queue.
-            shown[SENTENCE] = _phrase(row[REASON])
+            return shown
+        # A sentence names its pods and sub-groups, and repeats what kube-scheduler said of their volumes.
+        shown[SENTENCE] = _phrase(row[REASON])
+        shown[NAMESPACE] = shown[NAME] = ""
+        if not self.queues:
             shown[QUEUE] = ""
-        if not seen:
-            shown[NAMESPACE] = shown[NAME] = ""
         return shown
 
     def rows(self, table: str, rows: Iterable[Row]) -> Sequence[Row]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,15 +104,24 @@ def test_a_reader_is_told_what_is_missing_and_which_right_shows_it() -> None:
 
 
 def test_a_sentence_names_what_its_reader_may_see() -> None:
-    sentence = packed(say("promised to {first}", first=Name("mine", "train")))
-    row = ["k", 1, "q", "theirs", "group", 1, 1, 0, Reason.OVER_LIMIT.value, sentence, None]
+    sentence = packed(say("promised to {first} and {second}", first=Name("mine", "a"), second=Name("theirs", "b")))
+    row = ["k", 1, "q", "mine", "group", 1, 1, 0, Reason.OVER_LIMIT.value, sentence, None]
 
+    assert Sight().waiting(row)[9] == "promised to mine/a and theirs/b"
     seen = Sight(frozenset({"mine"})).waiting(row)
-    hidden = Sight(frozenset()).waiting(row)
+    assert seen[:9] == row[:9]
+    assert seen[9] == "promised to mine/a and a PodGroup in another namespace"
 
-    assert (seen[3], seen[4], seen[9]) == ("", "", "promised to mine/train")
-    assert hidden[9] == "promised to a PodGroup in another namespace"
-    assert Sight(frozenset(), queues=False).waiting(row)[2] == ""
+
+@pytest.mark.parametrize("queues", [True, False])
+def test_no_sentence_is_shown_of_a_podgroup_in_a_namespace_that_is_hidden(queues: bool) -> None:  # noqa: FBT001 # parametrized
+    sentence = packed('No node that pod secret-run-0 may use: persistentvolumeclaim "customer-x" not found.')
+    row = ["k", 1, "q", "theirs", "secret-run", 1, 1, 0, Reason.OVER_LIMIT.value, sentence, None]
+
+    shown = Sight(frozenset({"mine"}), queues=queues).waiting(row)
+
+    assert shown[2:5] == ["q" if queues else "", "", ""]
+    assert shown[9] == "Its queue or one above it would exceed its limit."
 
 
 def test_a_client_that_comes_back_gets_what_it_missed_as_long_as_that_is_kept() -> None:
