@@ -41,8 +41,14 @@ REFUSED_S, REFUSED_TOKENS = 10.0, 10_000
 RIGHTS_S, RIGHTS_KNOWN = 30.0, 20_000
 FAILURES, ADDRESSES = 10, 4_096
 """`FAILURES` is how many unknown tokens one address may send within `REFUSED_S`; after that its tokens are not
-reviewed.
+reviewed, except those that were known.
 """
+GOOD_S = 3600.0
+"""For how long a known token is reviewed again whatever its address sends: behind the API server's proxy all callers
+have one address.
+"""
+LONGEST_NAMESPACE = 63
+"""RFC 1123 label. No namespace has a longer name, so no review is asked about it."""
 REST_S = 0.01
 """The pause between two reviews. All readers together cause at most 100 reviews a second."""
 MOST_NAMESPACES = 200
@@ -155,6 +161,7 @@ class Reviewed:
         self._authority = authority
         self._asks = asks
         self._users: TTLCache[bytes, User] = TTLCache(KNOWN_TOKENS, KNOWN_S, timer=clock)
+        self._good: TTLCache[bytes, bool] = TTLCache(KNOWN_TOKENS, GOOD_S, timer=clock)
         self._unknown: TTLCache[bytes, bool] = TTLCache(REFUSED_TOKENS, REFUSED_S, timer=clock)
         self._failures: TTLCache[str, int] = TTLCache(ADDRESSES, REFUSED_S, timer=clock)
         self._rights: TTLCache[tuple[User, Right], bool] = TTLCache(RIGHTS_KNOWN, RIGHTS_S, timer=clock)
@@ -198,15 +205,16 @@ class Reviewed:
             user = await self._reviewed(lambda: self._authority.user_of(token))
             if user is None:
                 self._unknown[digest] = True
+                self._good.pop(digest, None)
                 self._failures[address] = self._failures.get(address, 0) + 1
                 raise RefusedError(HTTPStatus.UNAUTHORIZED, UNKNOWN_TOKEN)
-            self._users[digest] = user
+            self._users[digest], self._good[digest] = user, True
             return user
 
     def _refuse_unknown(self, digest: bytes, address: str) -> None:
         if digest in self._unknown:
             raise RefusedError(HTTPStatus.UNAUTHORIZED, UNKNOWN_TOKEN)
-        if self._failures.get(address, 0) >= FAILURES:
+        if self._failures.get(address, 0) >= FAILURES and digest not in self._good:
             raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, TOO_MANY)
 
     async def _reviewed(self, review: Callable[[], Awaitable[T]]) -> T:
@@ -234,7 +242,7 @@ class _User:
         if await self.reviewed.may(PODS, self.user):
             return EVERYTHING
         seen, reviews = set[str](), 0
-        for namespace in sorted(set(namespaces)):
+        for namespace in sorted({name for name in namespaces if len(name) <= LONGEST_NAMESPACE}):
             right = replace(PODS, namespace=namespace)
             reviews += not self.reviewed.knows(right, self.user)
             if reviews <= MOST_NAMESPACES and await self.reviewed.may(right, self.user):

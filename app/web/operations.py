@@ -22,7 +22,7 @@ from app.telemetry import Metrics
 from app.web import health, problem, routes
 from app.web.answers import PodAnswer, PodGroupAnswer, PodGroupList, Problem, QueueAnswer, QueueList, WhyAnswer
 from app.web.asgi import OPERATIONS_LIMITS, BodyLimits
-from app.web.callers import METRICS, PODS, QUEUES, Caller, Callers, Guarded, RefusedError, refused
+from app.web.callers import LONGEST_NAMESPACE, METRICS, PODS, QUEUES, Caller, Callers, Guarded, RefusedError, refused
 from app.web.gpu_answers import GpuNodeAnswer, GpuNodeDetail, GpuNodeList, namespaces_of
 from app.web.health import Pulse, Ready
 from app.web.lists import each_of, listed
@@ -45,6 +45,7 @@ NO_QUEUES = (
     "you may not list queues.scheduling.run.ai; ask for the ClusterRole leeboard-view, or see the queue of your pods by"
     " `leeboard why`"
 )
+LONG_NAMESPACE = f"no namespace has a name of more than {LONGEST_NAMESPACE} letters"
 NO_NAMESPACE = "you may not list pods in namespace {namespace}; ask for the ClusterRole view there"
 
 MORE_NODES = "There are more nodes than this answer can show: {cause}"
@@ -299,6 +300,8 @@ def _caller(request: Request) -> Caller:
 
 async def _reader_of(request: Request, namespace: str) -> Reader:
     """Return the reader of a namespace; raise HTTPException when the caller may not see the namespace."""
+    if len(namespace) > LONGEST_NAMESPACE:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, LONG_NAMESPACE)
     reader = await _caller(request).reader((namespace,))
     if not reader.sees(namespace):
         raise HTTPException(HTTPStatus.FORBIDDEN, NO_NAMESPACE.format(namespace=namespace))

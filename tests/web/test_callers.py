@@ -148,6 +148,22 @@ async def test_many_unknown_tokens_cost_few_reviews_and_block_no_known_caller() 
     assert len(authority.tokens) == 1 + callers.FAILURES
 
 
+async def test_unknown_tokens_from_the_same_address_keep_no_known_caller_out_later() -> None:
+    authority, clock = Authority(TENANT), Clock()
+    async with answering(authority, clock=clock) as served:
+        await asked(served, "/api/v1/podgroups")
+        clock.now = callers.KNOWN_S + 1
+        for number in range(callers.FAILURES + 1):
+            flooded = await asked(served, "/api/v1/podgroups", f"guess-{number}")
+        assert flooded.status == 429
+        assert (await asked(served, "/api/v1/podgroups")).status == 200
+        authority.rights = {}
+        clock.now += callers.KNOWN_S + 1
+        said = [(await asked(served, "/api/v1/podgroups")).status for _ in range(2)]
+    assert said == [401, 401]
+    assert authority.tokens.count("tenant") == 3
+
+
 async def test_an_api_server_that_does_not_answer_is_reported() -> None:
     async with answering(Authority(TENANT, down=True)) as served:
         reply = await asked(served, "/api/v1/podgroups")
@@ -275,6 +291,17 @@ async def test_an_answer_with_very_many_namespaces_costs_a_bounded_number_of_rev
         reply = await asked(served, "/api/v1/podgroups")
     assert (reply.status, said(reply)) == (200, callers.MORE_NAMESPACES)
     assert len(authority.reviews) == 1 + callers.MOST_NAMESPACES
+
+
+@pytest.mark.parametrize("path", ["why/{}/x", "pods/{}/x", "podgroups?namespace={}"])
+async def test_a_name_that_no_namespace_can_have_is_refused_without_a_review(path: str) -> None:
+    authority = Authority(TENANT)
+    async with answering(authority) as served:
+        reply = await asked(served, f"/api/v1/{path.format('n' * 20_000)}")
+    assert isinstance(reply.json, dict)
+    assert reply.status == 400
+    assert reply.json["detail"].endswith(": no namespace has a name of more than 63 letters")
+    assert authority.reviews == []
 
 
 async def test_an_answer_in_which_all_namespaces_were_reviewed_is_complete() -> None:
