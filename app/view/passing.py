@@ -14,7 +14,7 @@ from yarl import URL
 from app.model.rights import User
 from app.view.vouched import vouched
 from app.web import problem
-from app.web.callers import token_of
+from app.web.callers import RefusedError, refusal, token_of
 
 AT_ONCE = 8
 """More at once would gain nothing: one thread of the deciding process answers them."""
@@ -99,13 +99,16 @@ class AskingView:
         """Return the answer of the view; a stream ends when its client leaves."""
         if self._open >= THROUGH_AT_ONCE:
             return _busy(TOO_MANY)
+        try:
+            sent = dict(request.headers) | {"authorization": vouched(user, self._secret)}
+        except RefusedError as error:
+            return refusal(error)
         self._open += 1
         # Few ask here, so each has a session of its own, which ends with the answer.
         session = aiohttp.ClientSession(trust_env=False, auto_decompress=False, timeout=ENDLESS)
         try:
             query = request.scope["query_string"].decode("latin-1")
             url = f"{self._view}{quote(request.scope['path'])}{'?' if query else ''}{query}"
-            sent = dict(request.headers) | {"authorization": vouched(user, self._secret)}
             reply = await session.get(URL(url, encoded=True), headers=sent, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             await self._end(session)

@@ -5,6 +5,7 @@ The secret is made at start and reaches the view through an inherited socket. Wh
 
 import base64
 import json
+import zlib
 from dataclasses import asdict
 from http import HTTPStatus
 from secrets import compare_digest
@@ -13,11 +14,17 @@ from app.model.rights import User
 from app.web.callers import SAY_WHO, Caller, CallersByName, RefusedError
 
 SCHEME = "Vouched"
+LONGEST = 24 * 1024
+"""The listener of the view takes 32 KiB of headers. Names of groups become a third or less."""
+TOO_MANY_GROUPS = "your user is in too many groups for the view; ask the read API for queues, podgroups or gpus instead"
 
 
 def vouched(user: User, secret: str) -> str:
-    """Return the Authorization header of a user."""
-    return f"{SCHEME} {secret} {base64.urlsafe_b64encode(json.dumps(asdict(user)).encode()).decode()}"
+    """Return the Authorization header of a user; raise `RefusedError` when it would be too long."""
+    said = base64.urlsafe_b64encode(zlib.compress(json.dumps(asdict(user)).encode())).decode()
+    if len(said) > LONGEST:
+        raise RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_MANY_GROUPS)
+    return f"{SCHEME} {secret} {said}"
 
 
 class VouchedCallers:
@@ -34,6 +41,6 @@ class VouchedCallers:
             return await self._others.of(authorization, address)
         if not said or not compare_digest(said[0].encode(), self._secret.encode()):
             raise RefusedError(HTTPStatus.UNAUTHORIZED, SAY_WHO)
-        user = json.loads(base64.urlsafe_b64decode(said[1]))
+        user = json.loads(zlib.decompress(base64.urlsafe_b64decode(said[1])))
         extra = tuple((key, tuple(values)) for key, values in user["extra"])
         return self._others.of_user(User(**{**user, "groups": tuple(user["groups"]), "extra": extra}))

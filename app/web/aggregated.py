@@ -27,7 +27,7 @@ PASSED_ON = frozenset((b"accept", b"accept-encoding", b"if-none-match", b"last-e
 """Headers of the client that mean something here. No token is among them: the API server has said who asks."""
 
 NO_VIEW = "it is part of the view, which is not enabled; the chart's value view.enabled enables it"
-NO_SUCH_PATH = "the aggregated API has no such path; docs/cli.md lists them"
+NO_SUCH_PATH = "the aggregated API has no such path; docs/operations.md lists them"
 
 RESOURCES = orjson.dumps(
     {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{GROUP}/{VERSION}", "resources": []}

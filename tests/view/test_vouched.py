@@ -1,5 +1,9 @@
 """Users for whom the deciding process vouches at the view: nobody else can name a user there."""
 
+from dataclasses import replace
+from random import Random
+from string import ascii_letters
+
 import pytest
 
 from app.model.rights import User
@@ -27,6 +31,23 @@ async def test_the_user_arrives_as_it_was_named() -> None:
     await VouchedCallers(others, SECRET).of(vouched(JANE, SECRET), "127.0.0.1")
 
     assert others.users == [JANE]
+
+
+async def test_a_user_in_hundreds_of_groups_arrives_and_one_in_thousands_is_told_so() -> None:
+    def member(groups: int) -> User:
+        return replace(
+            JANE, groups=tuple(f"oidc:department-{number:04}:engineering-platform-members" for number in range(groups))
+        )
+
+    others, many = Named(), member(800)
+
+    await VouchedCallers(others, SECRET).of(vouched(many, SECRET), "127.0.0.1")
+
+    assert others.users == [many]
+    letters = Random(1)
+    named = tuple("".join(letters.choices(ascii_letters, k=60)) for _ in range(4000))
+    with pytest.raises(RefusedError, match="too many groups"):
+        vouched(replace(JANE, groups=named), SECRET)
 
 
 @pytest.mark.parametrize(
