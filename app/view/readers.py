@@ -1,6 +1,7 @@
-"""Finds out what a reader may see, and keeps one encoded picture for each set of rights."""
+"""Finds out what a reader may see, and shares one encoded picture among all readers with these rights."""
 
 from collections.abc import Mapping
+from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
@@ -8,8 +9,10 @@ from app.view.kept_state import KeptState
 from app.view.sight import Picture, Sight
 from app.web.callers import QUEUES, Caller, Callers, token_of
 
-MOST_PICTURES = 256
-"""So many sets of rights are kept encoded: as many as there may be streams."""
+MOST_PICTURES = 16
+"""So many sets of rights are kept encoded when no stream needs them. An encoded state may be 2 MB, and a reader has
+another set of rights whenever a namespace comes or goes.
+"""
 
 
 class ReadersRights:
@@ -19,7 +22,8 @@ class ReadersRights:
         """`callers` authenticates them."""
         self._kept = kept
         self._callers = callers
-        self._pictures: LRUCache[Sight, Picture] = LRUCache(MOST_PICTURES)
+        self._pictures = WeakValueDictionary[Sight, Picture]()
+        self._latest: LRUCache[Sight, Picture] = LRUCache(MOST_PICTURES)
 
     async def caller(self, headers: Mapping[bytes, bytes], address: str) -> Caller:
         """Return the caller of a request; raise `RefusedError`."""
@@ -34,4 +38,5 @@ class ReadersRights:
         found = self._pictures.get(sight)
         if found is None:
             found = self._pictures[sight] = Picture(self._kept, sight)
+        self._latest[sight] = found
         return found

@@ -148,6 +148,9 @@ class Picture:
 
     def changes(self, after: int, *, most: int) -> Sequence[Piece] | None:
         """Return the events for a client that has the state of this tick; None when it needs the whole state."""
+        if self._state[0] != self.id:
+            # Nobody asks for an earlier state again, and there may be hundreds of sets of rights.
+            self._state, self._packing = ("", Piece(b"")), None
         deltas = self._kept.since(after)
         return None if deltas is None or len(deltas) > most else [*map(self._delta, deltas)]
 

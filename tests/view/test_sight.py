@@ -1,6 +1,8 @@
 """What readers see: changes lead to what a new reader sees, and no hidden name is ever sent."""
 
+from collections.abc import Iterable
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -8,9 +10,11 @@ from hypothesis import strategies as st
 
 from app.model.live import QUEUES, SHARES, WAITING, packed
 from app.model.reason import Reason
-from app.model.sentence import Name, Names, say
+from app.model.sentence import Name, Names, Reader, say
 from app.view.kept_state import KEPT, KeptState
+from app.view.readers import MOST_PICTURES, ReadersRights
 from app.view.sight import HIDDEN, NO_QUEUES, Picture, Sight
+from app.web.callers import Anybody
 from tests.view.frames import Client, events, frame, through
 
 SECRET = "secret"
@@ -171,3 +175,27 @@ def test_a_row_of_which_only_the_place_differs_is_told_by_its_place() -> None:
     assert b'"move":[["2",1]]' in said
     assert said.count(b"It waits.") == 0
     assert client.tables["waiting"] == {row[0]: row for row in moved}
+
+
+async def test_a_state_is_kept_encoded_only_while_somebody_may_ask_for_it() -> None:
+    kept = KeptState()
+    kept.take(frame(full=True))
+    rights = ReadersRights(kept, Anybody())
+
+    class Changing(Anybody):
+        """May see another namespace each time."""
+
+        async def reader(self, namespaces: Iterable[str]) -> Reader:
+            return Reader(frozenset(namespaces) & seen)
+
+    caller, streaming = Changing(), await rights.picture(Anybody())
+    pictures = []
+    for number in range(5 * MOST_PICTURES):
+        seen = frozenset({f"n-{number}"})
+        picture = await rights.picture(caller, seen)
+        picture.state()
+        pictures.append(ref(picture))
+    del picture
+
+    assert sum(each() is not None for each in pictures) <= MOST_PICTURES
+    assert await rights.picture(Anybody()) is streaming
