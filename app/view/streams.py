@@ -1,7 +1,8 @@
 """The streams of changes: one client each. A client that reads slowly gets the whole state again, and no backlog."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
 from typing import Protocol
 
@@ -16,8 +17,11 @@ from app.web import problem, standby
 from app.web.callers import Caller, RefusedError, refusal
 
 MOST_STREAMS = 256
+MOST_OF_ONE = 64
+"""So many of them may be of one user: a quarter. Several people may use one service account."""
 RETRY_AFTER_S = 10
 TOO_MANY = f"{MOST_STREAMS} clients already read the stream; read /api/v1/state, or try again in some seconds"
+TOO_MANY_OF_ONE = f"your user already reads the stream {MOST_OF_ONE} times; close a page, or read /api/v1/state"
 
 COMMENT_EVERY_S = 15.0
 """Proxies close a connection on which nothing happens."""
@@ -53,15 +57,14 @@ class Streams:
         self._kept = kept
         self._rights = rights
         self._source = source
+        self._of_users = Counter[str]()
         self.open = 0
         """How many clients read now."""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, *, after: str) -> None:
         """Send changes until the client leaves. `after` is the id of the last event that it has; empty for none."""
         if self.open >= MOST_STREAMS:
-            said = problem.response(HTTPStatus.SERVICE_UNAVAILABLE, TOO_MANY)
-            said.headers["retry-after"] = str(RETRY_AFTER_S)
-            await said(scope, receive, send)
+            await _refused(HTTPStatus.SERVICE_UNAVAILABLE, TOO_MANY)(scope, receive, send)
             return
         self.open += 1
         try:
@@ -83,15 +86,33 @@ class Streams:
         if self._kept.standby:
             await standby.response(self._kept.standby)(scope, receive, send)
             return
+        if caller.name and self._of_users[caller.name] >= MOST_OF_ONE:
+            await _refused(HTTPStatus.TOO_MANY_REQUESTS, TOO_MANY_OF_ONE)(scope, receive, send)
+            return
         client = _Client(self._kept, self._rights, headers, address, picture, self._source.want)
-        sending = asyncio.create_task(client.run(send, after))
-        leaving = asyncio.create_task(_left(receive))
+        self._of_users[caller.name] += 1
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await _while_there(client.run(send, after), receive)
         finally:
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+            self._of_users[caller.name] -= 1
+            self._of_users += Counter()  # Users without a stream are forgotten.
+
+
+def _refused(status: HTTPStatus, sentence: str) -> Response:
+    said = problem.response(status, sentence)
+    said.headers["retry-after"] = str(RETRY_AFTER_S)
+    return said
+
+
+async def _while_there(run: Coroutine[None, None, None], receive: Receive) -> None:
+    """Run until the end, or until the client leaves."""
+    sending, leaving = asyncio.create_task(run), asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, leaving):
+            task.cancel()
+        await asyncio.gather(sending, leaving, return_exceptions=True)
 
 
 class _Client:

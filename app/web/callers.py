@@ -79,6 +79,11 @@ class RefusedError(Exception):
 class Caller(Protocol):
     """An authenticated caller. Its methods raise `RefusedError` when the rights cannot be looked up."""
 
+    @property
+    def name(self) -> str:
+        """The user; empty where nobody has to say who asks."""
+        ...
+
     async def reader(self, namespaces: Iterable[str]) -> Reader:
         """Return a reader that sees the namespaces, of those given, that the caller may see."""
         ...
@@ -118,6 +123,8 @@ class CallerReviews(Protocol):
 
 class Anybody:
     """Shows everything to every caller. Only a setting enables it; the caller's address never does."""
+
+    name = ""
 
     async def of(self, authorization: str, address: str) -> Caller:
         """Return a caller who may see everything."""
@@ -236,6 +243,11 @@ class _User:
 
     user: User
     reviewed: Reviewed
+
+    @property
+    def name(self) -> str:
+        """The name of the user."""
+        return self.user.name
 
     async def reader(self, namespaces: Iterable[str]) -> Reader:
         """Return a reader that sees the namespaces, of those given, in which the user may list pods."""

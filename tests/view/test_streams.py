@@ -252,6 +252,23 @@ async def test_the_257th_client_is_told_to_come_back(monkeypatch: pytest.MonkeyP
     assert reply == 200
 
 
+async def test_one_user_leaves_streams_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
+    async with viewing() as bench:
+        async with contextlib.AsyncExitStack() as opened:
+            for _ in range(2):
+                reading = await opened.enter_async_context(bench.stream())
+                await reading.until(1)
+            refused = await bench.served.ask(get("/api/v1/stream", "Authorization: Bearer admin"))
+            async with bench.stream("nobody") as other:
+                status = await other.status()
+        async with asyncio.timeout(10):
+            while await _status_of_a_stream(bench) != 200:  # noqa: ASYNC110 - the server notices it
+                await asyncio.sleep(0.01)
+    assert (refused.status, refused.headers["retry-after"], status) == (429, "10", 200)
+    assert b"close a page" in refused.body
+
+
 async def _status_of_a_stream(bench: Bench) -> int:
     async with bench.stream() as reading:
         return await reading.status()
