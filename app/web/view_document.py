@@ -69,6 +69,9 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
+REFUSED = {"401": "No token, or an unknown one.", "503": "Try again later."}
+FULL = {"429": "The user reads the stream often enough already."}
+
 STREAM = (
     "An event `state` with the whole state, unless the header `Last-Event-ID` names one that is still known. Then"
     " an event `delta` for each change, at most two a second: the fields of the state that have changed, and for each"
@@ -83,16 +86,20 @@ def with_view(document: Mapping[str, Any]) -> Schema:
         "/api/v1/state": _get(
             "The whole cluster as tables, for the rights of the reader.", "application/json", _state()
         ),
-        "/api/v1/stream": _get(STREAM, "text/event-stream", {"type": "string"}),
-        "/version": _get("The version of Leeboard.", "application/json", _version()),
+        "/api/v1/stream": _get(STREAM, "text/event-stream", {"type": "string"}, REFUSED | FULL),
+        "/version": _get("The version of Leeboard.", "application/json", _version(), {}),
     }
     return {**document, "paths": {**document["paths"], **paths}}
 
 
-def _get(text: str, media_type: str, schema: Schema) -> Schema:
-    refused = {"401": {"description": "No token, or an unknown one."}, "503": {"description": "Try again later."}}
+def _get(text: str, media_type: str, schema: Schema, refused: Mapping[str, str] = REFUSED) -> Schema:
     answered = {"description": text, "content": {media_type: {"schema": schema}}}
-    return {"get": {"summary": text.partition(".")[0], "responses": {"200": answered, **refused}}}
+    return {
+        "get": {
+            "summary": text.partition(".")[0],
+            "responses": {"200": answered, **{status: {"description": cause} for status, cause in refused.items()}},
+        }
+    }
 
 
 def _text(description: str, *, nullable: bool = False) -> Schema:
