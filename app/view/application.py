@@ -37,8 +37,8 @@ SAFE = {
 class Elsewhere(Protocol):
     """The deciding process."""
 
-    async def answer(self, request: Request) -> Response:
-        """Return its answer to a request."""
+    async def answer(self, request: Request, user: str) -> Response:
+        """Return its answer to a request of this user; empty where nobody has to say who asks."""
         ...
 
 
@@ -125,8 +125,8 @@ VARY = f"Accept-Encoding, Authorization, {TOKEN_HEADER}"
 def _passed(rights: ReadersRights, elsewhere: Elsewhere) -> Callable[[Request], Awaitable[Response]]:
     async def passed(request: Request) -> Response:
         # The deciding process must not be asked by those whom the API server does not know.
-        await rights.caller(dict(request.scope["headers"]), _address(request))
-        return await elsewhere.answer(request)
+        caller = await rights.caller(dict(request.scope["headers"]), _address(request))
+        return await elsewhere.answer(request, caller.name)
 
     return passed
 

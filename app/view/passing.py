@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 import aiohttp
 from fastapi import Request, Response
@@ -18,7 +20,9 @@ from app.web.callers import RefusedError, refusal, token_of
 
 AT_ONCE = 8
 """More at once would gain nothing: one thread of the deciding process answers them."""
-MOST_WAITING = 256
+AT_ONCE_OF_ONE = 4
+"""An answer takes as long as its reader reads, so one user may not have all places."""
+MOST_WAITING, MOST_WAITING_OF_ONE = 256, 64
 WAIT_S = 5.0
 PATIENCE_S = 30.0
 PIECE_BYTES = 64 << 10
@@ -35,6 +39,14 @@ KEPT_HEADERS = ("content-type", "www-authenticate", "retry-after", "etag", "link
 """A replica on standby closes the connection, so that the next one leads elsewhere."""
 
 
+@dataclass
+class _Places:
+    """The places of one user."""
+
+    free: asyncio.Semaphore
+    waiting: int = 0
+
+
 class Passing:
     """Asks the operations listener with the token of the reader."""
 
@@ -44,22 +56,40 @@ class Passing:
         self._operations = operations
         self._free = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
+        self._of_users = WeakValueDictionary[str, _Places]()
 
-    async def answer(self, request: Request) -> Response:
-        """Return the answer of the deciding process; wait some seconds for those who asked before."""
-        if self._waiting >= MOST_WAITING:
+    async def answer(self, request: Request, user: str) -> Response:
+        """Return the answer of the deciding process; wait some seconds for those who asked before.
+
+        `user` is empty where nobody has to say who asks: such readers have all places together.
+        """
+        own = self._of_users.get(user) or _Places(asyncio.Semaphore(AT_ONCE_OF_ONE if user else AT_ONCE))
+        self._of_users[user] = own
+        if self._waiting >= MOST_WAITING or (user and own.waiting >= MOST_WAITING_OF_ONE):
             return _busy(BUSY)
-        self._waiting += 1
+        self._waiting, own.waiting = self._waiting + 1, own.waiting + 1
         try:
             async with asyncio.timeout(WAIT_S):
-                await self._free.acquire()
+                await self._place(own)
         except TimeoutError:
             return _busy(BUSY)
         finally:
-            self._waiting -= 1
-        return await self._asked(request)
+            self._waiting, own.waiting = self._waiting - 1, own.waiting - 1
+        return await self._asked(request, own)
 
-    async def _asked(self, request: Request) -> Response:
+    async def _place(self, own: _Places) -> None:
+        await own.free.acquire()
+        try:
+            await self._free.acquire()
+        except BaseException:
+            own.free.release()
+            raise
+
+    def _leave(self, own: _Places) -> None:
+        own.free.release()
+        self._free.release()
+
+    async def _asked(self, request: Request, own: _Places) -> Response:
         token = token_of(dict(request.scope["headers"]))
         path = request.scope["raw_path"].decode("latin-1")
         query = request.scope["query_string"].decode("latin-1")
@@ -71,17 +101,17 @@ class Passing:
                 allow_redirects=False,
             )
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            self._free.release()
+            self._leave(own)
             return problem.response(HTTPStatus.BAD_GATEWAY, SILENT.format(error=error or "it took too long"))
         except asyncio.CancelledError:
-            self._free.release()
+            self._leave(own)
             raise
         headers = {name: reply.headers[name] for name in KEPT_HEADERS if name in reply.headers}
         pieces = reply.content.iter_chunked(PIECE_BYTES)
 
         async def end() -> None:
             reply.close()
-            self._free.release()
+            self._leave(own)
 
         return _Passed(pieces, reply.status, headers=headers, end=end)
 

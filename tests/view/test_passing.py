@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.view import passing
-from app.view.passing import AT_ONCE, Passing
+from app.view.passing import AT_ONCE, AT_ONCE_OF_ONE, Passing
 from tests.kube.apiserver import Answer, listening
 
 
@@ -35,7 +35,7 @@ def question() -> Request:
     return Request(scope)
 
 
-async def asked(through: Passing) -> tuple[int, bytes]:
+async def asked(through: Passing, user: str = "") -> tuple[int, bytes]:
     """Ask once; return status and body."""
     sent: list[Message] = []
 
@@ -47,7 +47,7 @@ async def asked(through: Passing) -> tuple[int, bytes]:
         return {"type": "http.disconnect"}
 
     request = question()
-    await (await through.answer(request))(request.scope, receive, send)
+    await (await through.answer(request, user))(request.scope, receive, send)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
@@ -87,6 +87,29 @@ async def test_a_reader_is_told_to_come_back_when_the_others_take_too_long(monke
         assert {(await each)[0] for each in first} == {200}
 
 
+async def test_a_user_who_reads_slowly_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "WAIT_S", 0.01)
+    first_come, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def operations(_request: web.Request) -> web.Response:
+        first_come.release()
+        if not go_on.is_set():
+            await go_on.wait()
+        return web.Response(text="{}")
+
+    async with passing_to(operations) as through:
+        slow = [asyncio.create_task(asked(through, "jane")) for _ in range(AT_ONCE_OF_ONE)]
+        for _ in slow:
+            await first_come.acquire()
+        status, _ = await asked(through, "jane")
+        other = asyncio.create_task(asked(through, "joe"))
+        await first_come.acquire()
+        go_on.set()
+
+        assert status == 503
+        assert {(await each)[0] for each in (*slow, other)} == {200}
+
+
 async def test_a_reader_who_leaves_before_the_answer_begins_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passing, "WAIT_S", 1.0)
 
@@ -102,6 +125,6 @@ async def test_a_reader_who_leaves_before_the_answer_begins_keeps_no_place(monke
     async with passing_to(operations) as through:
         for _ in range(2 * AT_ONCE):
             request = question()
-            await (await through.answer(request))(request.scope, left, send)
+            await (await through.answer(request, "jane"))(request.scope, left, send)
 
         assert await asked(through) == (200, b"{}")

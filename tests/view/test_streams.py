@@ -48,7 +48,8 @@ class Elsewhere:
 
     asked: list[str] = field(default_factory=list)
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request, user: str) -> Response:
+        assert user
         self.asked.append(request.url.path)
         return Response(b"{}", media_type="application/json")
 
