@@ -43,10 +43,45 @@ async def test_a_server_that_has_begun_anew_sends_the_whole_state_again(opens: O
         other.drop("nodes", "gpu-b-1")
         for index in range(8):
             other.drop("devices", f"gpu-b-1/{index}")
+        other.drop("shares", "gpu-a-1/0 vision/train-vit-a-1-0")
+        restarted = Stage(other, port=stage.port)
         await stage.stop()
-        async with staged(Stage(other, port=stage.port)):
+        async with staged(restarted):
             await window.shows("#cluster h2", "56 GPUs on 8 nodes")
             assert await window.page.locator('[data-cell="gpu-b-1/0"]').count() == 0
+            await window.shows("#cluster", "32 GPUs: 21.75 held")
+            free = await window.page.locator('[data-cell="gpu-a-1/0"]').get_attribute("aria-label")
+            assert free == "GPU 0 of gpu-a-1; free; NVLink clique 0"
+            assert len(restarted.resumed_after) == 1
+        window.complaints.clear()
+
+
+async def test_a_node_that_disappears_leaves_the_others_on_the_page(opens: Opens) -> None:
+    async with opens() as window:
+        await window.shows("#cluster h2", "64 GPUs on 9 nodes")
+        scene = window.stage.scene
+        scene.drop("nodes", "gpu-b-1")
+        for table in ("devices", "shares"):
+            scene.drop(table, *(key for key in scene.tables[table] if key.startswith("gpu-b-1/")))
+        # In the same rack a GPU is taken.
+        scene.put("shares", share("gpu-b-2/7", "vision/new", "vision"))
+        await window.tick()
+        await window.shows("#cluster h2", "56 GPUs on 8 nodes")
+        figures = " ".join(await window.page.locator("#cluster h3").all_inner_texts())
+        assert "32 GPUs: 22.75 held" in figures
+        assert "16 GPUs: " in figures
+        assert window.stage.resumed_after == [""]
+
+
+async def test_a_change_that_the_page_cannot_apply_is_named_and_leads_to_a_whole_state(opens: Opens) -> None:
+    async with opens() as window:
+        await window.shows(".status", "live")
+        window.stage.tell(window.stage.scene.delta() | {"tables": {"nodes": {"set": 5}}})
+        await window.shows(".status", "the page cannot read the answer")
+        await window.page.click(".status button")
+        await window.shows(".status", "live")
+        assert window.stage.resumed_after == ["", ""]
+        assert "not iterable" in " ".join(window.complaints)
         window.complaints.clear()
 
 

@@ -30,9 +30,9 @@ export const nodeOfDevice = (device) => tables.devices.get(device)?.node ?? devi
 
 export function applyState(state) {
   const { tables: sent, ...scalars } = state;
-  [tables, devicesOf, sharesOf, views] = [NO_TABLES(), new Map(), new Map(), new Map()];
+  [tables, devicesOf, sharesOf] = [NO_TABLES(), new Map(), new Map()];
   columns = Object.fromEntries(Object.entries(sent).map(([table, { columns: named }]) => [table, named]));
-  apply(Object.fromEntries(Object.entries(sent).map(([table, { rows }]) => [table, { set: rows }])), scalars);
+  apply(Object.fromEntries(Object.entries(sent).map(([table, { rows }]) => [table, { set: rows }])), scalars, [...views.keys()]);
 }
 
 export function applyDelta(delta) {
@@ -40,8 +40,9 @@ export function applyDelta(delta) {
   apply(sent, { ...facts.value, ...scalars });
 }
 
-function apply(sent, scalars) {
-  const touched = new Set();
+/** Apply changes, and draw the nodes that they touch. `known` names nodes that may have gone. */
+function apply(sent, scalars, known = []) {
+  const touched = new Set(known);
   let isMoved = false;
   changed(sent.nodes, "nodes", (node, before) => {
     isMoved ||= node?.domain !== before?.domain;
@@ -120,7 +121,6 @@ function within(map, key) {
 }
 
 function draw(touched, isMoved) {
-  const touchedBlocks = new Set();
   for (const name of touched) {
     const node = tables.nodes.get(name);
     if (!node) {
@@ -131,20 +131,19 @@ function draw(touched, isMoved) {
     const drawn = views.get(name);
     if (drawn) drawn.value = view;
     else views.set(name, signal(view));
-    touchedBlocks.add(blockOf.get(name));
   }
   const nodes = [...tables.nodes.values()];
   if (isMoved) {
     devicesInAll.value = tables.devices.size;
     blocks.value = blocksOf(nodes, (name) => views.get(name).value.devices.length, tables.devices.size);
     blockOf = new Map(blocks.value.flatMap((block) => block.nodes.map((name) => [name, block])));
-    for (const block of blocks.value) touchedBlocks.add(block);
   }
   const reporting = nodes.reduce((sum, node) => sum + (node.agent !== "none"), 0);
   if (reporting !== agents.value.reporting || nodes.length !== agents.value.nodes) {
     agents.value = { reporting, nodes: nodes.length };
   }
-  for (const block of touchedBlocks) {
+  // The blocks as they are now: the ones before may have nodes that are gone.
+  for (const block of isMoved ? blocks.value : new Set([...touched].map((name) => blockOf.get(name)))) {
     if (block) block.stats.value = statsOf(block.nodes.map((name) => views.get(name).value));
   }
 }

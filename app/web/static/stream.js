@@ -83,7 +83,12 @@ async function readEvents(reader) {
     unread += value;
     let start = 0;
     for (let end; (end = unread.indexOf("\n\n", Math.max(start, searched))) >= 0; start = end + 2) {
-      onEvent(unread.slice(start, end));
+      try {
+        onEvent(unread.slice(start, end));
+      } catch (cause) {
+        // A TypeError of ours is no fault of the network.
+        throw new Error(cause.message, { cause });
+      }
     }
     unread = unread.slice(start);
     // The two line feeds may come in two parts.
