@@ -3,7 +3,7 @@
 import pytest
 
 from tests.page.conftest import Opens
-from tests.page.scene import share
+from tests.page.scene import A100, Scene, device, share
 from tests.page.stage import HOST, SERVICE_PROXY, Stage, staged
 from tests.page.story import story
 
@@ -53,6 +53,21 @@ async def test_a_server_that_has_begun_anew_sends_the_whole_state_again(opens: O
             free = await window.page.locator('[data-cell="gpu-a-1/0"]').get_attribute("aria-label")
             assert free == "GPU 0 of gpu-a-1; free; NVLink clique 0"
             assert len(restarted.resumed_after) == 1
+        window.complaints.clear()
+
+
+async def test_a_cluster_without_nodes_takes_the_place_of_one_with_a_node(opens: Opens) -> None:
+    scene = Scene()
+    scene.put("nodes", ["old-1", A100, 1, 1000, "", "ready", "ok", "", "plugin"])
+    scene.put("devices", device("old-1", 0))
+    stage = Stage(scene)
+    async with opens(stage=stage) as window:
+        await window.shows("#cluster h2", "1 GPU on 1 node")
+        await window.shows("#spoken", "1 GPU free, ")
+        await stage.stop()
+        async with staged(Stage(Scene(epoch="b00c"), port=stage.port)):
+            await window.shows("#cluster h2", "0 GPUs on 0 nodes")
+            assert await window.page.locator(".block").count() == 0
         window.complaints.clear()
 
 

@@ -75,7 +75,7 @@ function summary() {
   const old = staleness();
   if (old) return `Stale since ${clock(old.since)}: ${old.sentence}`;
   const { free } = facts.value.summary.gpuMilli;
-  return `${gpus(free)} GPUs free, ${count(waiting.value.length, "PodGroup")} waiting.`;
+  return `${gpuText(free)} free, ${count(waiting.value.length, "PodGroup")} waiting.`;
 }
 
 effect(() => {

@@ -32,7 +32,7 @@ export function applyState(state) {
   const { tables: sent, ...scalars } = state;
   [tables, devicesOf, sharesOf] = [NO_TABLES(), new Map(), new Map()];
   columns = Object.fromEntries(Object.entries(sent).map(([table, { columns: named }]) => [table, named]));
-  apply(Object.fromEntries(Object.entries(sent).map(([table, { rows }]) => [table, { set: rows }])), scalars, [...views.keys()]);
+  apply(Object.fromEntries(Object.entries(sent).map(([table, { rows }]) => [table, { set: rows }])), scalars, true);
 }
 
 export function applyDelta(delta) {
@@ -40,10 +40,10 @@ export function applyDelta(delta) {
   apply(sent, { ...facts.value, ...scalars });
 }
 
-/** Apply changes, and draw the nodes that they touch. `known` names nodes that may have gone. */
-function apply(sent, scalars, known = []) {
-  const touched = new Set(known);
-  let isMoved = false;
+/** Apply changes, and draw the nodes that they touch. A whole state touches also the nodes that it does not name. */
+function apply(sent, scalars, isWhole = false) {
+  const touched = new Set(isWhole ? views.keys() : []);
+  let isMoved = isWhole;
   changed(sent.nodes, "nodes", (node, before) => {
     isMoved ||= node?.domain !== before?.domain;
     touched.add((node ?? before).key);
