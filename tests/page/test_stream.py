@@ -56,6 +56,25 @@ async def test_a_server_that_has_begun_anew_sends_the_whole_state_again(opens: O
         window.complaints.clear()
 
 
+async def test_colours_and_plots_take_the_queues_that_a_state_sends(opens: Opens) -> None:
+    stage = Stage(story())
+    async with opens(stage=stage) as window:
+        await window.shows("#queues", "research")
+        swatches = window.page.locator('[data-row="queue research"] .swatch, [data-row="queue vision"] .swatch')
+        classes = await swatches.evaluate_all("all => all.map(each => each.className)")
+        assert classes == ["swatch hue-1 shade-0", "swatch hue-1 shade-2"]
+        later = story()
+        later.epoch, later.tick = "b00c", 30
+        await stage.stop()
+        await window.shows(".status", "STALE")
+        async with staged(Stage(later, port=stage.port)):
+            await window.shows(".status", "live")
+            spark = window.page.locator('[data-row="queue vision"] .spark')
+            assert await spark.get_attribute("aria-label") == "held between 26 and 26 GPUs"
+            assert await spark.locator("polyline").get_attribute("points") == "3600,1.0 3585,1.0"
+        window.complaints.clear()
+
+
 async def test_a_cluster_without_nodes_takes_the_place_of_one_with_a_node(opens: Opens) -> None:
     scene = Scene()
     scene.put("nodes", ["old-1", A100, 1, 1000, "", "ready", "ok", "", "plugin"])

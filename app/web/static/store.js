@@ -59,11 +59,12 @@ function apply(sent, scalars, isWhole = false) {
     if (before) touched.add(nodeOfDevice(before.device)), sharesOf.get(before.device)?.delete(before.key);
     if (share) touched.add(nodeOfDevice(share.device)), within(sharesOf, share.device).add(share.key);
   });
+  // Colours and history are made from the queues, so the queues are changed first.
+  if (changed(sent.queues, "queues")) later.add(showQueues);
   facts.value = scalars;
   looks.value = lookFrom(tables.queues, tables.shares, looks.value);
   draw(touched, isMoved);
   rememberQueues(tables.queues, scalars.time);
-  if (changed(sent.queues, "queues")) later.add(showQueues);
   if (changed(sent.waiting, "waiting")) later.add(showWaiting);
   if (document.hidden) showAll();
   else requestAnimationFrame(showNext);
