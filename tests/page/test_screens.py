@@ -198,6 +198,29 @@ async def test_rows_stand_still_under_the_pointer_until_r_is_pressed(opens: Open
         assert await window.page.locator(".chip").is_hidden()
 
 
+async def test_rows_follow_again_after_a_list_under_the_pointer_has_gone(opens: Opens) -> None:
+    async with opens() as window:
+        scene = window.stage.scene
+        rows = list(scene.tables["waiting"].values())
+        await window.page.click("tr.waits a")
+        await window.shows("main", "Decisions newest first")
+        await window.page.mouse.move(0, 0)
+        await window.page.keyboard.press("Escape")
+        await window.shows("tr.waits", "vision/train-llm")
+        scene.drop("waiting", "vision/train-llm")
+        await window.tick()
+        await window.shows("tr.waits", "in another namespace")
+
+        await window.page.hover('tr[data-row="hidden"]')
+        scene.drop("waiting", *list(scene.tables["waiting"]))
+        await window.tick()
+        await window.page.keyboard.press("r")
+        await window.shows("#waiting .empty", "Nothing waits")
+        scene.put("waiting", *rows)
+        await window.tick()
+        await window.shows("tr.waits", "vision/train-llm")
+
+
 async def test_a_pod_has_a_page_with_its_history_and_a_queue_one_with_its_holders(opens: Opens) -> None:
     async with opens(path="#/why/vision/train-llm") as window:
         await window.shows("main", "Decisions newest first")

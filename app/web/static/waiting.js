@@ -1,5 +1,5 @@
 // What waits, in the order of the plan. Under the pointer or the focus the rows stand still.
-import { computed, effect, html, signal } from "./ui.js";
+import { computed, effect, html, signal, useEffect } from "./ui.js";
 import { Age, count, gpuText, Name, whyHref } from "./format.js";
 import { Explanation } from "./explanation.js";
 import { useGradual } from "./gradual.js";
@@ -88,7 +88,10 @@ const Empty = () =>
 export function Waiting() {
   const rows = matching.value;
   const inAll = shownRows.value.length;
+  const isEmpty = rows.length === 0;
   const drawn = useGradual(Math.min(rows.length, most.value), A_ROW);
+  // A list that goes away under the pointer or the focus sends no event of it.
+  useEffect(() => () => (isStill.value = false), [isEmpty]);
   const hold = () => (isStill.value = true);
   const release = (event) => {
     const list = event.currentTarget;
@@ -105,7 +108,7 @@ export function Waiting() {
       ${filter.value && html`<span role="status">${rows.length} of ${inAll}</span>`}
       <button class="chip" hidden=${!changes.value} onClick=${catchUp}>${count(changes.value, "change")}, press r</button>
     </p>
-    ${rows.length === 0
+    ${isEmpty
       ? html`<${Empty} />`
       : html`<div class="scroll" onMouseEnter=${hold} onMouseLeave=${release} onFocusIn=${hold} onFocusOut=${release}>
           <table role="table">
