@@ -131,13 +131,12 @@ class Picture:
 
     def _encoded(self) -> bytes:
         kept, sight = self._kept, self.sight
-        scalars = {name: value for name, value in kept.scalars.items() if name != "leftOut"}
         said = {
             "apiVersion": "leeboard.dev/v1alpha1",
             "kind": "State",
             "epoch": self.epoch,
             "tick": kept.tick,
-            **scalars,
+            **kept.scalars,
             "incomplete": sight.incomplete(kept.scalars["leftOut"]),
             "tables": {
                 name: table_of(sight.rows(name, kept.tables[name].values()), columns)
@@ -173,7 +172,7 @@ class Picture:
     def _shown(self, delta: Delta) -> Mapping[str, Any]:
         said: dict[str, Any] = {"tick": delta.tick, **delta.scalars}
         if "leftOut" in said:
-            said["incomplete"] = self.sight.incomplete(said.pop("leftOut"))
+            said["incomplete"] = self.sight.incomplete(said["leftOut"])
         tables: dict[str, Any] = {}
         for name, (rows, gone) in delta.tables.items():
             if name == "queues" and not self.sight.queues:

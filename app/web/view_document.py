@@ -151,6 +151,10 @@ def _state() -> Schema:
                 "description": "By size; sizes that do not fit are left out.",
             },
         ),
+        leftOut={
+            "type": "integer",
+            "description": "How many PodGroups wait behind those that the table of what waits has.",
+        },
         incomplete=_text("What is hidden, and which right shows it; null when nothing is.", nullable=True),
         tables=_object("The tables.", **{name: _table(name) for name in TABLES}),
     )

@@ -77,6 +77,7 @@ class Scene:
             "active": True,
             "plan": {"at": moment(2), "milliseconds": 12},
             "summary": self.summary(),
+            "leftOut": 0,
             "incomplete": None,
             **self.scalars,
             "tables": tables,

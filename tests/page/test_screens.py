@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.page.conftest import Opens
-from tests.page.scene import Scene, large, share
+from tests.page.scene import Scene, large, queue, share
 from tests.page.stage import Stage, Window
 from tests.page.story import LANGUAGE, NOTEBOOK, PREEMPTED, SENTENCE, story
 
@@ -196,6 +196,22 @@ async def test_rows_stand_still_under_the_pointer_until_r_is_pressed(opens: Open
         await window.page.keyboard.press("r")
         await window.shows("tr.waits", "in another namespace")
         assert await window.page.locator(".chip").is_hidden()
+
+
+async def test_podgroups_behind_those_that_are_sent_are_counted(opens: Opens) -> None:
+    scene = story()
+    scene.scalars = {"leftOut": 997}
+    scene.put("queues", queue("serving", "product", waiting=5))
+    async with opens(scene) as window:
+        await window.shows("#waiting h2", "1000 PodGroups, the first 3 in the order of the plan")
+        assert "PodGroups wait 1000" in await window.text("header")
+        await window.shows("#spoken", "1000 PodGroups waiting")
+        await window.page.fill("#filter", "asr")
+        await window.shows("#waiting .empty", "None of the first 3 PodGroups that wait matches")
+        await window.page.evaluate("location.hash = '#/queue/serving'")
+        await window.shows("main", "None of its PodGroups is among the first 3 PodGroups that wait.")
+        await window.page.evaluate("location.hash = '#/queue/product'")
+        await window.shows("main", "What waits in it Nothing.")
 
 
 async def test_rows_follow_again_after_a_list_under_the_pointer_has_gone(opens: Opens) -> None:

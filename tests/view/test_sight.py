@@ -107,6 +107,17 @@ def test_a_reader_is_told_what_is_missing_and_which_right_shows_it() -> None:
     assert "7 more PodGroups" in (Sight().incomplete(7) or "")
 
 
+def test_a_reader_is_told_how_many_podgroups_are_left_out_as_long_as_there_are() -> None:
+    kept, client = KeptState(), Client()
+    picture = Picture(kept, Sight())
+    kept.take(frame(full=True, leftOut=7))
+    client.hear(events(picture, -1, most=0))
+    assert client.state["leftOut"] == 7
+    kept.take(frame(leftOut=0))
+    client.hear(events(picture, 1, most=1))
+    assert (client.deltas, client.state["leftOut"], client.state["incomplete"]) == (1, 0, None)
+
+
 def test_a_sentence_names_what_its_reader_may_see() -> None:
     sentence = packed(say("promised to {first} and {second}", first=Name("mine", "a"), second=Name("theirs", "b")))
     row = ["k", 1, "q", "mine", "group", 1, 1, 0, Reason.OVER_LIMIT.value, sentence, None]

@@ -3,7 +3,7 @@ import { effect, html, signal } from "./ui.js";
 import { clock, count, duration, gpus, gpuText, second, serverNow } from "./format.js";
 import { openHelp } from "./help.js";
 import { connection, heardAt, retryNow } from "./stream.js";
-import { facts, waiting } from "./store.js";
+import { facts, leftOut, waiting } from "./store.js";
 import { nextTheme, theme } from "./theme.js";
 
 const FIGURES = [
@@ -56,7 +56,7 @@ export function Header() {
     html`<dl class="figures">
         ${FIGURES.map(([key, name]) => html`<div class=${`figure ${key}`}><dt>${name}</dt><dd>${gpus(state.summary.gpuMilli[key])}</dd></div>`)}
         <div class="figure"><dt>of GPUs</dt><dd>${gpus(state.summary.gpuMilli.total)}</dd></div>
-        <div class="figure"><dt>PodGroups wait</dt><dd>${waiting.value.length}</dd></div>
+        <div class="figure"><dt>PodGroups wait</dt><dd>${waiting.value.length + leftOut.value}</dd></div>
       </dl>
       <p class="fits"><b>Largest gang that fits now:</b> ${largest(state.summary.largestGangs)}</p>
       <${Status} />
@@ -75,7 +75,7 @@ function summary() {
   const old = staleness();
   if (old) return `Stale since ${clock(old.since)}: ${old.sentence}`;
   const { free } = facts.value.summary.gpuMilli;
-  return `${gpuText(free)} free, ${count(waiting.value.length, "PodGroup")} waiting.`;
+  return `${gpuText(free)} free, ${count(waiting.value.length + leftOut.value, "PodGroup")} waiting.`;
 }
 
 effect(() => {

@@ -4,7 +4,7 @@ import { Age, clock, count, gpuText, Name, NOT_KNOWN, whyHref } from "./format.j
 import { points, seenOf, seenSince } from "./history.js";
 import { looks, Swatch } from "./looks.js";
 import { barText, QueueBar } from "./queues.js";
-import { facts, queues, shares, waiting } from "./store.js";
+import { facts, leftOut, queues, shares, waiting } from "./store.js";
 import { wants } from "./waiting.js";
 
 const LINES = [
@@ -103,6 +103,8 @@ export function QueuePage({ name }) {
   looks.value;
   const row = queues.value.get(name);
   const [held, waits] = [holders(name), waiting.value.filter((each) => each.queue === name)];
+  const isBehind = leftOut.value > 0 && row?.waitingGroups !== 0;
+  const first = `the first ${waiting.value.length} PodGroups that wait`;
   return html`<section class="region detail">
     <p><a href="#/queues">All queues</a></p>
     <h2 tabindex="-1" id="detail-title"><${Swatch} queue=${name} /> Queue <${Name} text=${name} /></h2>
@@ -117,8 +119,8 @@ export function QueuePage({ name }) {
     <h3>Who holds its GPUs</h3>
     ${held.length === 0 && html`<p class="quiet">No pod of this queue itself holds a GPU.</p>`}
     <ul>${held.map((each) => html`<li>${link(each.namespace, each.name)}: ${gpuText(each.milli)}${each.since && html`, for <${Age} since=${each.since} />`}</li>`)}</ul>
-    <h3>What waits in it</h3>
-    ${waits.length === 0 && html`<p class="quiet">Nothing.</p>`}
+    <h3>What waits in it ${isBehind && html`<small>of ${first}</small>`}</h3>
+    ${waits.length === 0 && html`<p class="quiet">${isBehind ? `None of its PodGroups is among ${first}.` : "Nothing."}</p>`}
     <ol>${waits.map((each) => html`<li value=${each.position}>${link(each.namespace, each.name)}, ${wants(each)}: <bdi>${each.sentence}</bdi></li>`)}</ol>
   </section>`;
 }

@@ -1,15 +1,17 @@
 // What is known of the cluster: the tables of the server, kept up to date by deltas, and a signal for each part that is
 // drawn by itself. A delta touches only the nodes and blocks that it names.
-import { signal } from "./ui.js";
+import { computed, signal } from "./ui.js";
 import { rememberQueues } from "./history.js";
 import { lookFrom, looks } from "./looks.js";
 import { blocksOf, statsOf } from "./blocks.js";
 
-/** The scalar fields of the state: epoch, tick, time, stale, active, plan, summary, incomplete. */
+/** The scalar fields of the state: epoch, tick, time, stale, active, plan, summary, leftOut, incomplete. */
 export const facts = signal(null);
 /** The rows of queues by name, and of what waits in the order of the plan. */
 export const queues = signal(new Map());
 export const waiting = signal([]);
+/** How many PodGroups wait behind those that are sent. */
+export const leftOut = computed(() => facts.value?.leftOut ?? 0);
 /** The blocks of nodes, in their order; each has a signal of its figures. */
 export const blocks = signal([]);
 export const devicesInAll = signal(0);

@@ -5,7 +5,7 @@ import { Explanation } from "./explanation.js";
 import { useGradual } from "./gradual.js";
 import { looks, Swatch } from "./looks.js";
 import { filter, narrow } from "./route.js";
-import { facts, waiting } from "./store.js";
+import { leftOut, waiting } from "./store.js";
 
 const AT_ONCE = 100;
 /** The cost of drawing a row, in cells of the cluster. */
@@ -81,7 +81,7 @@ function Row({ row }) {
 const Empty = () =>
   html`<p class="empty">
     ${filter.value
-      ? html`Nothing that waits matches “<bdi>${filter.value}</bdi>”. <button onClick=${() => narrow("")}>Show all</button>`
+      ? html`${leftOut.value ? `None of the first ${shownRows.value.length} PodGroups that wait` : "Nothing that waits"} matches “<bdi>${filter.value}</bdi>”. <button onClick=${() => narrow("")}>Show all</button>`
       : "Nothing waits: every PodGroup has what it asks for. A pod appears here when it asks for more than is free, or than its queue may hold."}
   </p>`;
 
@@ -100,7 +100,7 @@ export function Waiting() {
     isStill.value = false;
   };
   return html`<section class="region waiting" id="waiting" aria-labelledby="waiting-title">
-    <h2 id="waiting-title" tabindex="-1">Waiting <small>${count(inAll, "PodGroup")} in the order of the plan</small></h2>
+    <h2 id="waiting-title" tabindex="-1">Waiting <small>${count(inAll + leftOut.value, "PodGroup")}${leftOut.value > 0 && `, the first ${inAll}`} in the order of the plan</small></h2>
     <p class="row tools">
       <label for="filter">Filter</label>
       <input id="filter" type="search" placeholder="namespace, name, queue or reason" value=${filter.value}
@@ -127,5 +127,3 @@ export function Waiting() {
     html`<button onClick=${() => (most.value += AT_ONCE)}>Show ${Math.min(AT_ONCE, rows.length - most.value)} more of ${rows.length}</button>`}
   </section>`;
 }
-
-export const waitingCount = () => (facts.value ? waiting.value.length : 0);
