@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from app.view.sight import HIDDEN
 from tests.page.conftest import Opens
 from tests.page.scene import Scene, large, queue, share
 from tests.page.stage import Stage, Window
@@ -277,6 +278,14 @@ async def test_an_empty_cluster_says_how_to_begin(opens: Opens) -> None:
         assert await window.text(".fits") == "Largest gang that fits now: none"
 
 
+async def test_hidden_names_are_no_reason_why_there_is_no_queue(opens: Opens) -> None:
+    scene = Scene(scalars={"incomplete": HIDDEN})
+    async with opens(scene) as window:
+        await window.shows("header .note", HIDDEN)
+        said = await window.text("#queues .empty")
+        assert "otherwise there is no queue. A queue says how many GPUs a team deserves" in said
+
+
 async def test_a_cluster_without_agents_says_what_is_not_measured(opens: Opens) -> None:
     scene = story()
     for row in list(scene.tables["nodes"].values()):
@@ -292,6 +301,8 @@ async def test_what_a_reader_may_not_see_and_a_standby_are_named(opens: Opens) -
     async with opens(stage=stage) as window:
         await window.shows("header .note", "You may not list queues.")
         assert "this replica does not decide" in await window.text(".status")
-        assert "No queue is shown to you" in await window.text("#queues .empty")
+        assert "No queue is shown to you. If queues are hidden, the line at the top" in await window.text(
+            "#queues .empty"
+        )
         # The names of queues are known from what they hold.
         assert await window.page.locator('[data-cell="gpu-a-1/0"] i').get_attribute("data-tag") == "V"

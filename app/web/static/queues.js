@@ -123,9 +123,10 @@ function QueueRow({ row, level, hasMore, isOpen }) {
 const Empty = () =>
   html`<p class="empty">
     ${facts.value.incomplete
-      ? "No queue is shown to you; the line at the top of the page says why."
-      : html`There is no queue. A queue says how many GPUs a team deserves; see <code>kubectl explain queues.scheduling.run.ai.spec</code>, then
-          <code>kubectl get queues.scheduling.run.ai</code> lists them.`}
+      ? "No queue is shown to you. If queues are hidden, the line at the top of the page says so; otherwise there is no queue."
+      : "There is no queue."}${" "}
+    A queue says how many GPUs a team deserves; see <code>kubectl explain queues.scheduling.run.ai.spec</code>, then
+    <code>kubectl get queues.scheduling.run.ai</code> lists them.
   </p>`;
 
 export function Queues() {
