@@ -19,13 +19,20 @@ from app.client.service_ways import (
     IN_CLUSTER_URL,
     NO_ANSWER_FIX,
     NO_KUBECONFIG_FIX,
+    NO_PAGE_FIX,
+    NO_SERVICE_FIX,
     SERVICE,
+    VIEW_IN_CLUSTER_URL,
     DirectWay,
     ProxiedWay,
     Service,
+    ServiceWay,
+    is_on_loopback,
 )
 
 OPERATIONS_PORT = 8080
+VIEW_PORT = 8089
+"""That of a demo."""
 WITHIN_S = 10.0
 ENDLESS_S = 3600.0
 OTHER_VERSION = "the answer cannot be read; does the service have the same version as this command?"
@@ -80,27 +87,49 @@ class Reach:
 
     @cached_property
     def service(self) -> Service:
-        """The service."""
+        """The service, by its operations port."""
         terms = self._terms
         if terms.server:
             return Service(self._direct(terms.server))
-        if is_in_cluster() and terms.kubeconfig is None and terms.context is None:
-            return Service(self._direct(IN_CLUSTER_URL))
         beside = f"http://127.0.0.1:{_operations_port()}"
+        return Service(*self._ways(IN_CLUSTER_URL, terms.service, beside))
+
+    @cached_property
+    def page(self) -> Service:
+        """The service, by its view, which has the page."""
+        terms, beside = self._terms, f"http://127.0.0.1:{_view_port()}"
+        if not terms.server:
+            view = view_of(terms.service)
+            return Service(*self._ways(VIEW_IN_CLUSTER_URL, view, beside, fix=NO_PAGE_FIX, service_fix=NO_PAGE_FIX))
+        named = self._direct(terms.server, fix=NO_PAGE_FIX)
+        # The named port of a demo may be that of operations, as other commands need it.
+        return Service(named, *([self._without_our_token(beside)] if is_on_loopback(terms.server) else []))
+
+    def _ways(
+        self, in_cluster: str, service: str, beside: str, fix: str = NO_ANSWER_FIX, service_fix: str = NO_SERVICE_FIX
+    ) -> list[ServiceWay]:
+        """Return the ways that need no address of the user: `beside` is on this machine."""
+        terms = self._terms
+        if is_in_cluster() and terms.kubeconfig is None and terms.context is None:
+            return [self._direct(in_cluster, fix=fix)]
         if self.cluster is None:
-            return Service(self._direct(beside, fix=NO_KUBECONFIG_FIX))
-        # A demo or a forwarded port. Our token is not sent there: any user of this machine may listen on the port.
-        return Service(
-            ProxiedWay(self.cluster, service=terms.service, token=terms.token),
+            return [self._direct(beside, fix=NO_KUBECONFIG_FIX)]
+        return [
+            ProxiedWay(self.cluster, service=service, token=terms.token, fix=service_fix),
             # It asks as the user of the context, and not as that of a token that is given.
             *([] if terms.token else [AggregatedWay(self.cluster)]),
-            DirectWay(beside, token=terms.token, context=lambda: None, timeout_s=terms.request_timeout),
-        )
+            self._without_our_token(beside),
+        ]
+
+    def _without_our_token(self, beside: str) -> DirectWay:
+        """Return the way to a demo or a forwarded port. Any user of this machine may listen there."""
+        terms = self._terms
+        return DirectWay(beside, token=terms.token, context=lambda: None, timeout_s=terms.request_timeout)
 
     def close(self) -> None:
         """Close the connections."""
-        if "service" in vars(self):
-            self.service.close()
+        for name in {"service", "page"} & vars(self).keys():
+            vars(self)[name].close()
         if (cluster := vars(self).get("cluster")) is not None:
             cluster.close()
 
@@ -245,8 +274,22 @@ def usual_url() -> str:
     return IN_CLUSTER_URL if is_in_cluster() else f"http://127.0.0.1:{_operations_port()}"
 
 
+def view_of(service: str) -> str:
+    """Return the Service of the page beside a Service of operations; any other Service is the one that is meant."""
+    name, _, port = service.rpartition(":")
+    return f"{name}-view:view" if port == "operations" else service
+
+
 def _operations_port() -> int:
-    given = os.environ.get("LEEBOARD_OPERATIONS_PORT") or str(OPERATIONS_PORT)
+    return _port("LEEBOARD_OPERATIONS_PORT", OPERATIONS_PORT)
+
+
+def _view_port() -> int:
+    return _port("LEEBOARD_VIEW_PORT", VIEW_PORT)
+
+
+def _port(variable: str, usual: int) -> int:
+    given = os.environ.get(variable) or str(usual)
     if not (given.isascii() and given.isdigit() and 0 < int(given) < 1 << 16):
-        raise click.UsageError(f"LEEBOARD_OPERATIONS_PORT: {given!r} is not a port")
+        raise click.UsageError(f"{variable}: {given!r} is not a port")
     return int(given)

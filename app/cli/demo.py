@@ -5,6 +5,7 @@ import json
 
 import click
 
+from app.cli.asking import VIEW_PORT
 from app.cli.options import port_options, read_settings
 from app.cli.running import run_until_asked
 from app.service import Endpoints
@@ -20,8 +21,6 @@ SEED = 219
 
 OFFERED = tuple(LAB)
 """Nodes that no job of the demo uses, so that the answers are always the same."""
-
-VIEW_PORT = 8089
 
 REQUESTS = {"nvidia.com/gpu": "4"}
 

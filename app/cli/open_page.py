@@ -16,10 +16,13 @@ def open_page(no_browser: bool, port: int, reach: Reach) -> None:  # noqa: FBT00
 
     A proxy on 127.0.0.1 passes requests on, with the credentials of your kubeconfig. Its address has a secret part, so
     that no other user and no other page can use it. Ctrl-C ends it.
+
+    The view has the page: the chart's value view.enabled starts it. Where --service names NAMESPACE/NAME:operations,
+    the page is that of NAMESPACE/NAME-view:view.
     """
     # So that a wrong context is one line here, and not an error page.
-    reach.service.ask("/openapi.json")
-    with PageProxy(reach.service, port=port) as proxy:
+    reach.page.find_page()
+    with PageProxy(reach.page, port=port) as proxy:
         click.echo(proxy.url)
         if not no_browser:
             _show(proxy.url)

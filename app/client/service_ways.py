@@ -31,6 +31,7 @@ from app.client.standby_answer import STANDBY
 from app.client.tokens import AUDIENCE, TOKEN_HEADER, payload
 
 IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
+VIEW_IN_CLUSTER_URL = "http://leeboard-view.leeboard.svc"
 SERVICE = "leeboard/leeboard:operations"
 """Namespace, name and port of the Service. `https:` before the name says that the port speaks TLS."""
 
@@ -49,6 +50,11 @@ NO_KUBECONFIG_FIX = (
     "there is no kubeconfig either; name one with --kubeconfig, or the address of Leeboard with --server"
 )
 
+
+NO_SERVICE_FIX = "if Leeboard is installed under another name, name its Service with --service NAMESPACE/NAME:PORT"
+NO_PAGE_FIX = "set view.enabled in the chart, or name the view with --service NAMESPACE/NAME:PORT or --server URL"
+
+PAGE_BEGINS = b"<!doctype html"
 
 Answered = TypeVar("Answered", Reply, HTTPResponse)
 
@@ -149,9 +155,10 @@ class DirectWay:
 class ProxiedWay:
     """The API server's proxy of the Service. It needs the right to get services/proxy of this one name."""
 
-    def __init__(self, api_server: ApiServer, *, service: str, token: str | None) -> None:
-        """`service` has the form of `SERVICE`."""
+    def __init__(self, api_server: ApiServer, *, service: str, token: str | None, fix: str = NO_SERVICE_FIX) -> None:
+        """`service` has the form of `SERVICE`. `fix` is what to do when there is no such Service."""
         self._api_server = api_server
+        self._fix = fix
         self._namespace, _, self._service = service.partition("/")
         self._base = f"/api/v1/namespaces/{self._namespace}/services/{self._service}/proxy"
         self._given = token.strip() if token else ""
@@ -225,10 +232,7 @@ class ProxiedWay:
                 " address with --server"
             )
         if reply.status == HTTPStatus.NOT_FOUND:
-            return NoReplyError(
-                f"there is no {self.name}; if Leeboard is installed under another name, name its Service with"
-                " --service NAMESPACE/NAME:PORT"
-            )
+            return NoReplyError(f"there is no {self.name}; {self._fix}")
         if reply.status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY, HTTPStatus.INTERNAL_SERVER_ERROR}:
             return NoReplyError(
                 f"{self.name} does not answer: {said}; do its pods run? kubectl -n {self._namespace} get pods"
@@ -265,6 +269,19 @@ class Service:
                 return answer
         raise errors[0]
 
+    def find_page(self) -> None:
+        """Find the first way that leads to the page, and to a view that knows the caller; raise `ReachError`."""
+        errors: list[ReachError] = []
+        for way in self._ways:
+            try:
+                _check_page(way)
+            except ReachError as error:
+                errors.append(error)
+            else:
+                self._ways = (way,)
+                return
+        raise errors[0]
+
     def stream(self, path: str, headers: Mapping[str, str]) -> HTTPResponse:
         """Open a GET whose body the caller reads, by the way that answered before."""
         return self._ways[0].stream(path, headers)
@@ -283,6 +300,15 @@ def _of_the_leader(way: ServiceWay, path: str) -> Reply:
             return reply
         sleep(AGAIN_S)
     return way.ask(path, {"Accept": "application/json"})
+
+
+def _check_page(way: ServiceWay) -> None:
+    """Raise `ReachError` where there is no page, or its data are not for this caller."""
+    page = way.ask("/", {"Accept": "text/html"})
+    if page.status != HTTPStatus.OK or page.body.lstrip()[: len(PAGE_BEGINS)].lower() != PAGE_BEGINS:
+        raise NoReplyError(f"{way.name} has no page of Leeboard; {NO_PAGE_FIX}")
+    # Everybody gets the page itself; this only those who get its data.
+    _accepted(way, _of_the_leader(way, "/openapi.json"))
 
 
 def _problem(reply: Reply) -> tuple[str, str]:
@@ -348,8 +374,7 @@ def bearer(token: str) -> dict[str, str]:
 
 def may_be_told(url: str) -> bool:
     """Return whether the default token may be sent to this address: over HTTPS, on loopback, or inside the cluster."""
-    where = urlsplit(url)
-    return where.scheme == "https" or is_in_cluster() or _is_loopback(where.hostname or "")
+    return urlsplit(url).scheme == "https" or is_in_cluster() or is_on_loopback(url)
 
 
 def account_of(token: str) -> tuple[str, str] | None:
@@ -361,7 +386,9 @@ def account_of(token: str) -> tuple[str, str] | None:
     return (namespace, name) if (kind, group) == ("system", "serviceaccount") else None
 
 
-def _is_loopback(host: str) -> bool:
+def is_on_loopback(url: str) -> bool:
+    """Return whether an address is one of this machine."""
+    host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -8,20 +8,28 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 from aiohttp import web
+from click.testing import CliRunner
 
+from app.cli import main
+from app.cli.asking import view_of
 from app.cli.page_proxy import PageProxy
 from app.client.kubeconfig import context_of
 from app.client.service_ways import DirectWay, Service
+from app.service import Endpoints, serve
+from app.settings import Settings
+from app.simulation.world import furnished
 from tests.cli.installation import Replica, answering
-from tests.kube.apiserver import kubeconfig, listening
+from tests.kube.apiserver import kubeconfig, listening, says, status
 
 ROOT = Path(__file__).parents[2]
+SERVICES = "/api/v1/namespaces/leeboard/services"
 PAGE = b"<!doctype html><title>Leeboard</title>"
 
 
@@ -161,23 +169,115 @@ async def test_a_service_that_is_gone_is_said_to_be_so(tmp_path: Path) -> None:
     assert (status, b"http://127.0.0.1:1 does not answer" in body) == (502, True)
 
 
-@pytest.mark.slow
-async def test_the_command_prints_the_address_and_ends_at_ctrl_c() -> None:
-    def opened_and_ended(url: str) -> tuple[int, int]:
-        command = [sys.executable, "-m", "app", "open", "--no-browser"]
-        environment = os.environ | {"LEEBOARD_URL": url}
-        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+# -- the command finds the page
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Endpoints]:
+    """Run the service with its view."""
+    ready: asyncio.Future[Endpoints] = asyncio.get_running_loop().create_future()
+    settings = Settings(webhook_port=0, operations_port=0, view_port=0, anonymous_reads=True)
+    running = asyncio.create_task(serve(settings, furnished(), on_ready=ready.set_result))
+    try:
+        yield await ready
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+@asynccontextmanager
+async def behind_an_api_server(folder: Path, services: dict[str, str]) -> AsyncIterator[str]:
+    """Lead to these Services, by their names and ports, as the API server does; yield a kubeconfig."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        for service, url in services.items():
+            before, found, path = request.path.partition(f"{SERVICES}/{service}/proxy")
+            if found and not before:
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(url + path, headers={"Accept": request.headers.get("Accept", "*/*")}) as reply,
+                ):
+                    return web.Response(status=reply.status, body=await reply.read(), content_type=reply.content_type)
+        return await says(status(404), code=404)(request)
+
+    async with listening(answer) as url:
+        yield str(kubeconfig(url, folder))
+
+
+def page_of_the_command(environment: dict[str, str]) -> tuple[bytes, int]:
+    """Run `leeboard open`; return the page at the address that it prints, and the exit code after Ctrl-C."""
+    command = [sys.executable, "-m", "app", "open", "--no-browser"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
             assert process.stdout is not None
             where = urlsplit(process.stdout.readline().strip())
             connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
-            connection.request("GET", f"{where.path}livez")
+            connection.request("GET", where.path)
             with connection.getresponse() as response:
-                status = response.status
+                page = response.read()
             process.send_signal(signal.SIGINT)
-            try:
-                return status, process.wait(30)
-            finally:
-                process.kill()
+            return page, process.wait(30)
+        finally:
+            process.kill()
 
-    async with answering(Replica()) as url:
-        assert await asyncio.to_thread(opened_and_ended, url) == (200, 0)
+
+@pytest.mark.slow
+async def test_the_command_opens_the_page_of_the_view_and_ends_at_ctrl_c(tmp_path: Path) -> None:
+    async with (
+        served() as at,
+        behind_an_api_server(
+            tmp_path, {"leeboard:operations": at.operations, "leeboard-view:view": at.view}
+        ) as through_the_api_server,
+    ):
+        beside = {"LEEBOARD_VIEW_PORT": at.view.rpartition(":")[2]}
+        ways: list[dict[str, str]] = [
+            {"LEEBOARD_SERVER": at.view},
+            {"LEEBOARD_SERVER": at.operations} | beside,
+            beside,
+            {"KUBECONFIG": through_the_api_server, "LEEBOARD_VIEW_PORT": "1"},
+        ]
+        found = [await asyncio.to_thread(page_of_the_command, way) for way in ways]
+
+    assert [(b"<title>Leeboard</title>" in page, code) for page, code in found] == [(True, 0)] * len(ways)
+
+
+async def refusal(*options: str, **environment: str) -> str:
+    runner = CliRunner(env={"LEEBOARD_VIEW_PORT": "1", **environment})
+    result = await asyncio.to_thread(runner.invoke, main, ["open", "--no-browser", *options])
+    assert (result.exit_code, result.stdout) == (1, "")
+    return result.stderr
+
+
+async def test_an_address_without_the_page_is_said_to_be_so_with_what_to_do(tmp_path: Path) -> None:
+    async with (
+        answering(Replica()) as operations,
+        behind_an_api_server(tmp_path, {"leeboard:operations": operations}) as config,
+        behind_an_api_server(tmp_path, {"other:8080": operations}) as other,
+    ):
+        said = [
+            await refusal("--server", operations),
+            await refusal("--kubeconfig", config),
+            await refusal("--kubeconfig", other, "--service", "leeboard/other:8080"),
+        ]
+
+    fix = "set view.enabled in the chart, or name the view with --service NAMESPACE/NAME:PORT or --server URL"
+    assert said == [
+        f"Error: {operations} has no page of Leeboard; {fix}\n",
+        f"Error: there is no Service leeboard/leeboard-view:view; {fix}\n",
+        f"Error: Service leeboard/other:8080 has no page of Leeboard; {fix}\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("service", "asked"),
+    [
+        ("leeboard/leeboard:operations", "leeboard/leeboard-view:view"),
+        ("gpus/https:lee:operations", "gpus/https:lee-view:view"),
+        ("gpus/page:http", "gpus/page:http"),
+    ],
+)
+def test_the_service_of_the_view_stands_beside_that_of_operations(service: str, asked: str) -> None:
+    assert view_of(service) == asked
