@@ -13,6 +13,7 @@ import click
 
 from app.client.aggregated_way import AggregatedWay
 from app.client.api_server import ApiServer, Object
+from app.client.default_tokens import is_on_loopback
 from app.client.kubeconfig import DEFAULT_NAMESPACE, Context, context_of, is_in_cluster
 from app.client.reach_errors import KubeconfigError, NoSuchObjectError, NotAllowedError, ReachError
 from app.client.service_ways import (
@@ -27,7 +28,6 @@ from app.client.service_ways import (
     ProxiedWay,
     Service,
     ServiceWay,
-    is_on_loopback,
 )
 
 OPERATIONS_PORT = 8080

@@ -20,8 +20,9 @@ from app.cli.admission_health import Wanted
 from app.cli.asking import usual_url
 from app.cli.findings import Examination, Finding, Severity, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
+from app.client.default_tokens import bearer, default_token
 from app.client.kubeconfig import context_of
-from app.client.service_ways import IN_CLUSTER_URL, bearer, default_token
+from app.client.service_ways import IN_CLUSTER_URL
 from app.control.leadership.rights import rights_of, rights_to_owners
 from app.kube.client import KubeCluster
 from app.kube.reviews import KubeReviews

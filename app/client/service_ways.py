@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
-from ipaddress import ip_address
 from itertools import chain
 from time import sleep
 from typing import Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from app.client.api_server import ApiServer, is_status, message
+from app.client.default_tokens import ContextSource, account_of, bearer, default_token, may_be_told
 from app.client.http_connection import ALONE, STREAM_SILENCE_S, Address, Connection, Reply
-from app.client.kubeconfig import Context, is_in_cluster
 from app.client.reach_errors import (
     NoReplyError,
     NoSuchObjectError,
@@ -28,7 +26,7 @@ from app.client.reach_errors import (
     said_by,
 )
 from app.client.standby_answer import STANDBY
-from app.client.tokens import AUDIENCE, TOKEN_HEADER, payload
+from app.client.tokens import AUDIENCE, TOKEN_HEADER
 
 IN_CLUSTER_URL = "http://leeboard.leeboard.svc:8080"
 VIEW_IN_CLUSTER_URL = "http://leeboard-view.leeboard.svc"
@@ -88,7 +86,7 @@ class DirectWay:
     """The service's own address: a published one, a forwarded port, or the Service inside the cluster."""
 
     def __init__(
-        self, url: str, *, token: str | None, context: "ContextSource", timeout_s: float, fix: str = NO_ANSWER_FIX
+        self, url: str, *, token: str | None, context: ContextSource, timeout_s: float, fix: str = NO_ANSWER_FIX
     ) -> None:
         """`context` is asked for a token when none is given and the address may get it; it returns None for none.
 
@@ -338,58 +336,5 @@ def _accepted(way: ServiceWay, reply: Reply) -> bytes:
     raise NotAllowedError(f"{way.name} cannot tell: {detail}")
 
 
-# Tokens ---------------------------------------------------------------------------------------------------------------
-
-
 def _in_our_header(token: str) -> dict[str, str]:
     return {TOKEN_HEADER: token} if token else {}
-
-
-class ContextSource(Protocol):
-    """Finds the context whose token is sent by default."""
-
-    def __call__(self) -> Context | None:
-        """Return the context; None when there is none. Raise `ReachError`."""
-        ...
-
-
-def default_token(url: str, context: ContextSource) -> str:
-    """Return the token of the context when it may be sent to this address; empty otherwise."""
-    from app.client.credentials import login  # noqa: PLC0415 # not needed with an explicit token
-
-    if not may_be_told(url):
-        return ""
-    try:
-        found = context()
-        return login(found).token if found is not None else ""
-    except ReachError:
-        # A service with anonymous reads answers without a token.
-        return ""
-
-
-def bearer(token: str) -> dict[str, str]:
-    """Return the header with a token."""
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def may_be_told(url: str) -> bool:
-    """Return whether the default token may be sent to this address: over HTTPS, on loopback, or inside the cluster."""
-    return urlsplit(url).scheme == "https" or is_in_cluster() or is_on_loopback(url)
-
-
-def account_of(token: str) -> tuple[str, str] | None:
-    """Return namespace and name of the service account that a token belongs to; None when it is not of one."""
-    try:
-        kind, group, namespace, name = str(payload(token).get("sub")).split(":")
-    except ValueError:
-        return None
-    return (namespace, name) if (kind, group) == ("system", "serviceaccount") else None
-
-
-def is_on_loopback(url: str) -> bool:
-    """Return whether an address is one of this machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,10 +11,11 @@ import pytest
 from aiohttp import web
 
 from app.client.api_server import ApiServer
+from app.client.default_tokens import account_of, default_token, may_be_told
 from app.client.http_connection import Connection, Reply
 from app.client.kubeconfig import Context, context_of
 from app.client.reach_errors import NoReplyError, NotAllowedError, NotAuthenticatedError, ReachError
-from app.client.service_ways import SERVICE, DirectWay, ProxiedWay, Service, account_of, default_token, may_be_told
+from app.client.service_ways import SERVICE, DirectWay, ProxiedWay, Service
 from app.model.rights import Right, User
 from app.telemetry import Metrics
 from app.web import operations
