@@ -15,7 +15,7 @@ from app.client.aggregated_way import AggregatedWay
 from app.client.api_server import ApiServer, Object
 from app.client.default_tokens import is_on_loopback
 from app.client.kubeconfig import DEFAULT_NAMESPACE, Context, context_of, is_in_cluster
-from app.client.reach_errors import KubeconfigError, NoSuchObjectError, NotAllowedError, ReachError
+from app.client.reach_errors import KubeconfigError, NoSuchObjectError, NotAllowedError, ReachError, UnansweredError
 from app.client.service_ways import (
     IN_CLUSTER_URL,
     NO_ANSWER_FIX,
@@ -167,6 +167,9 @@ class Reach:
             if found is not None:
                 return found | {"incomplete": f"Only what Kubernetes objects say: {error}"}, found
             if refused is None or str(error) == str(refused) or isinstance(error, NoSuchObjectError):
+                raise
+            if isinstance(refused, NoSuchObjectError) and isinstance(error, UnansweredError):
+                # The service could tell of a pod that is gone, so nothing is known yet.
                 raise
             if isinstance(refused, NoSuchObjectError) and isinstance(error, NotAllowedError):
                 # The service could tell of a pod that is gone, but a missing right to ask it is not what is wrong.

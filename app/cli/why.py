@@ -13,7 +13,7 @@ from app.cli.naming import workload_names
 from app.cli.object_answers import explained, names_like
 from app.cli.output import Printout, Style, show, styled
 from app.cli.why_tables import answer_picture
-from app.client.reach_errors import NoSuchObjectError
+from app.client.reach_errors import NoSuchObjectError, UnansweredError
 
 PATH = "/api/v1/why"
 
@@ -60,11 +60,16 @@ def why(target: str, namespace: str | None, reach: Reach, style: Style) -> None:
 def explain(reach: Reach, asked: Sequence[Asked]) -> Any:
     """Return the answer about the first of these targets that exists; raise `ReachError`."""
     unknown: NoSuchObjectError | None = None
+    unanswered: UnansweredError | None = None
     for target in asked:
         try:
             return _explained(reach, target)
         except NoSuchObjectError as error:
             unknown = unknown or error
+        except UnansweredError as error:
+            unanswered = unanswered or error
+    if unanswered is not None:
+        raise unanswered
     first = asked[0]
     hint = names_like(reach.cluster, first.namespace, first.name) if reach.cluster is not None else ""
     raise NoSuchObjectError(f"{unknown}{hint}")

@@ -25,6 +25,10 @@ class NoSuchObjectError(ReachError):
     """There is no such object."""
 
 
+class UnansweredError(ReachError):
+    """The service was reached, and could not answer now."""
+
+
 class OnStandbyError(ReachError):
     """A replica answers that another one decides."""
 

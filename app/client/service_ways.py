@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPResponse, responses
 from itertools import chain
 from time import sleep
 from typing import Protocol, TypeVar
@@ -23,6 +23,7 @@ from app.client.reach_errors import (
     NotAuthenticatedError,
     OnStandbyError,
     ReachError,
+    UnansweredError,
     said_by,
 )
 from app.client.standby_answer import STANDBY
@@ -40,6 +41,9 @@ CREATE_TOKEN = "--token $(kubectl -n leeboard create token leeboard-reader)"  # 
 TRIES = 8
 """With two replicas, one call in 256 finds only the one on standby."""
 AGAIN_S = 0.1
+AGAIN_FIX = "try again in some seconds"
+TRANSIENT = frozenset((408, 429, 500, 502, 503, 504))
+"""The same question may get an answer later."""
 NO_ANSWER_FIX = (
     "do its pods run, and is this the operations address? an administrator can try kubectl -n leeboard port-forward"
     " deploy/leeboard 8080"
@@ -256,7 +260,7 @@ class Service:
                 continue
             try:
                 answer = _accepted(way, reply)
-            except (NoSuchObjectError, NotAllowedError):
+            except (NoSuchObjectError, NotAllowedError, UnansweredError):
                 # The service has answered, and would say the same by another way.
                 self._ways = (way,)
                 raise
@@ -273,6 +277,8 @@ class Service:
         for way in self._ways:
             try:
                 _check_page(way)
+            except UnansweredError:
+                raise
             except ReachError as error:
                 errors.append(error)
             else:
@@ -303,6 +309,8 @@ def _of_the_leader(way: ServiceWay, path: str) -> Reply:
 def _check_page(way: ServiceWay) -> None:
     """Raise `ReachError` where there is no page, or its data are not for this caller."""
     page = way.ask("/", {"Accept": "text/html"})
+    if page.status in TRANSIENT:
+        _accepted(way, page)
     if page.status != HTTPStatus.OK or page.body.lstrip()[: len(PAGE_BEGINS)].lower() != PAGE_BEGINS:
         raise NoReplyError(f"{way.name} has no page of Leeboard; {NO_PAGE_FIX}")
     # Everybody gets the page itself; this only those who get its data.
@@ -322,6 +330,8 @@ def _accepted(way: ServiceWay, reply: Reply) -> bytes:
     if reply.status == HTTPStatus.OK:
         return reply.body
     detail, kind = _problem(reply)
+    if not detail and reply.status in TRANSIENT:
+        raise NoReplyError(f"{way.name} gave no answer: {_status(reply)}; {AGAIN_FIX}")
     if not detail:
         raise NoReplyError(f"{way.name} is not Leeboard's operations port; {NO_ANSWER_FIX}")
     if detail.startswith("GET /"):
@@ -333,7 +343,15 @@ def _accepted(way: ServiceWay, reply: Reply) -> bytes:
         raise way.unknown_caller(detail)
     if kind == STANDBY:
         raise OnStandbyError(f"{way.name}: {detail}")
-    raise NotAllowedError(f"{way.name} cannot tell: {detail}")
+    if reply.status == HTTPStatus.FORBIDDEN:
+        raise NotAllowedError(f"{way.name} cannot tell: {detail}")
+    fix = "" if "try again" in detail or reply.status not in TRANSIENT else f"; {AGAIN_FIX}"
+    raise UnansweredError(f"{way.name} gave no answer ({_status(reply)}): {detail}{fix}")
+
+
+def _status(reply: Reply) -> str:
+    """Return the number of a status and its name, if it has one."""
+    return f"{reply.status} {responses.get(reply.status, '')}".rstrip()
 
 
 def _in_our_header(token: str) -> dict[str, str]:

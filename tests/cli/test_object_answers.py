@@ -8,12 +8,13 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from aiohttp import web
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 
 from app.cli import main
 from tests.cli.installation import FakeCluster
-from tests.kube.apiserver import kubeconfig, listening
+from tests.kube.apiserver import kubeconfig, listening, says
 
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
@@ -222,6 +223,38 @@ async def test_a_mistyped_name_is_said_to_be_one_also_to_those_who_may_not_ask_t
     result = await run(cluster, tmp_path, "why", "pod/trian-0")
 
     assert result.stderr == "Error: there is no pod default/trian-0; did you mean train-0?\n"
+
+
+BUSY = "Leeboard is asked too many questions at once; try again in some seconds"
+
+
+async def why_while_busy(cluster: FakeCluster, folder: Path, target: str, code: int) -> Result:
+    """Ask while the service refuses every question."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.startswith(PROXY):
+            return await says({"type": "about:blank", "status": code, "detail": BUSY}, code=code)(request)
+        return await cluster.answer(request)
+
+    async with listening(answer) as url:
+        runner = CliRunner(env={"KUBECONFIG": str(kubeconfig(url, folder)), "LEEBOARD_OPERATIONS_PORT": "1"})
+        return await asyncio.to_thread(runner.invoke, main, ["why", target])
+
+
+@pytest.mark.parametrize("target", ["train-0", "podgroup/train", "job/train", "vision/train"])
+async def test_a_busy_service_is_not_taken_for_an_unknown_name(tmp_path: Path, target: str) -> None:
+    result = await why_while_busy(holding(), tmp_path, target, 503)
+
+    said = f"Error: Service leeboard/leeboard:operations gave no answer (503 Service Unavailable): {BUSY}\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", said)
+
+
+async def test_a_busy_service_does_not_hide_the_workload_that_the_objects_know(tmp_path: Path) -> None:
+    cluster = holding(events=[event("OverLimit", "Queue vision is at its limit.", of="leeboard")])
+
+    result = await why_while_busy(cluster, tmp_path, "job/train", 429)
+
+    assert (result.exit_code, "Queue vision is at its limit." in result.stdout) == (0, True)
 
 
 async def test_an_unknown_name_is_answered_with_those_that_look_like_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from app.client.api_server import ApiServer
 from app.client.default_tokens import account_of, default_token, may_be_told
 from app.client.http_connection import Connection, Reply
 from app.client.kubeconfig import Context, context_of
-from app.client.reach_errors import NoReplyError, NotAllowedError, NotAuthenticatedError, ReachError
+from app.client.reach_errors import NoReplyError, NotAllowedError, NotAuthenticatedError, ReachError, UnansweredError
 from app.client.service_ways import SERVICE, DirectWay, ProxiedWay, Service
 from app.model.rights import Right, User
 from app.telemetry import Metrics
@@ -122,6 +122,30 @@ def test_our_own_token_is_sent_only_where_no_other_process_reads_it(tmp_path: Pa
 async def test_a_port_of_something_else_is_said_to_be_so(body: bytes) -> None:
     async with listening(says(body, code=404)) as url:
         with pytest.raises(NoReplyError, match=f"{url} is not Leeboard's operations port"):
+            await asked(direct(url))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says_what"),
+    [
+        (403, NotAllowedError, r"cannot tell: so it is$"),
+        (400, UnansweredError, r"gave no answer \(400 Bad Request\): so it is$"),
+        (429, UnansweredError, r"gave no answer \(429 Too Many Requests\): so it is; try again in some seconds$"),
+        (502, UnansweredError, r"gave no answer \(502 Bad Gateway\): so it is; try again in some seconds$"),
+        (503, UnansweredError, r"gave no answer \(503 Service Unavailable\): so it is; try again in some seconds$"),
+    ],
+)
+async def test_what_the_service_refuses_is_said_as_what_it_is_and_no_other_way_is_asked(
+    code: int, kind: type[ReachError], says_what: str
+) -> None:
+    async with listening(says({"detail": "so it is"}, code=code)) as url, answering(Anybody()) as other:
+        with pytest.raises(kind, match=says_what):
+            await asked(direct(url), direct(other))
+
+
+async def test_a_gateway_before_the_service_that_reaches_nobody_is_said_to_be_so() -> None:
+    async with listening(says(b"<html>no upstream</html>", code=502)) as url:
+        with pytest.raises(NoReplyError, match=f"^{url} gave no answer: 502 Bad Gateway; try again in some seconds$"):
             await asked(direct(url))
 
 
