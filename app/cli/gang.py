@@ -13,9 +13,13 @@ from app.cli.naming import workload_names
 from app.cli.object_answers import pod_member, pods_of_group
 from app.cli.output import Printout, Style, show, styled
 from app.cli.queue_tables import NOTHING
-from app.cli.why import Asked, explain
+from app.cli.why import KINDS, Asked, explain
 from app.cli.why_tables import ago
-from app.client.reach_errors import ReachError
+from app.client.reach_errors import NoSuchObjectError, ReachError
+
+GROUP = "podgroup"
+FORMS = "write NAME, podgroup/NAME or NAMESPACE/NAME of a PodGroup"
+WHY_KNOWS = "`leeboard why {0}` names the PodGroup of a pod or a workload"
 
 
 @click.command
@@ -26,14 +30,42 @@ from app.client.reach_errors import ReachError
 def gang(name: str, namespace: str | None, reach: Reach, style: Style) -> None:
     """Show every pod of a PodGroup: its state, its node, and how many are missing.
 
-    NAME is a PodGroup, or podgroup/NAME.
+    NAME is a PodGroup: NAME, podgroup/NAME or NAMESPACE/NAME.
     """
-    target = Asked(namespace=reach.namespace(namespace), name=name.rpartition("/")[2], kind="podgroup")
-    show(lambda: _page(reach, target, style), style)
+    target = _target(name, namespace, reach)
+    show(lambda: _page(reach, target, name, style), style)
 
 
-def _page(reach: Reach, target: Asked, style: Style) -> Printout:
-    told = explain(reach, [target])
+def _target(written: str, namespace: str | None, reach: Reach) -> Asked:
+    """Return the PodGroup that is meant; raise `click.UsageError` for what cannot be one."""
+    before, slash, name = written.partition("/")
+    if not slash:
+        before, name = "", written
+    if not name or "/" in name or (slash and not before):
+        raise click.UsageError(f"{FORMS}, not {written!r}")
+    kind = KINDS.get(before.partition(".")[0].lower())
+    if kind == GROUP or not before:
+        return Asked(namespace=reach.namespace(namespace), name=name, kind=GROUP)
+    # A namespace has no dot, a kind may: job.batch/train.
+    if kind is not None or "." in before:
+        raise click.UsageError(f"{FORMS}, not {written!r}; {WHY_KNOWS.format(written)}")
+    if namespace not in {None, before}:
+        raise click.UsageError(f"{FORMS}: {written!r} is in namespace {before}, and -n names {namespace}")
+    return Asked(namespace=before, name=name, kind=GROUP)
+
+
+def _explained(reach: Reach, target: Asked, written: str) -> Any:
+    try:
+        return explain(reach, [target])
+    except NoSuchObjectError as error:
+        if written != f"{target.namespace}/{target.name}":
+            raise
+        # What was meant as a kind has been read as a namespace.
+        raise NoSuchObjectError(f"{error}; {FORMS}; {WHY_KNOWS.format(written)}") from error
+
+
+def _page(reach: Reach, target: Asked, written: str, style: Style) -> Printout:
+    told = _explained(reach, target, written)
     now = datetime.now(UTC)
     with readable():
         told["members"] = _members(reach, told)

@@ -18,7 +18,7 @@ from inline_snapshot import snapshot
 
 from app.cli import main
 from app.cli.top import screen
-from app.model.explanation import Explanation, Member, PodState, Subject, Why
+from app.model.explanation import Explanation, Member, PodState, Subject, Unknown, Why
 from app.model.names import GroupKey, NodeName
 from app.model.podgroup import PodGroup
 from app.model.reason import Reason, Refusal
@@ -160,6 +160,55 @@ train-1  Held   -      Pending    -
 """)
     assert await shown(cluster, tmp_path, "gang", "train", "-o", "name") == "\npod/train-0\npod/train-1\n"
     assert (await run(cluster, tmp_path, "gang", "tarin")).stderr.endswith("; did you mean train?\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "namespace"),
+    [
+        (["train"], "default"),
+        (["train", "-n", "vision"], "vision"),
+        (["vision/train"], "vision"),
+        (["vision/train", "-n", "vision"], "vision"),
+        (["podgroup/train", "-n", "vision"], "vision"),
+        (["podgroups/train"], "default"),
+        (["pg/train"], "default"),
+        (["podgroup.scheduling.run.ai/train"], "default"),
+    ],
+)
+async def test_a_podgroup_can_be_written_in_several_ways(arguments: list[str], namespace: str) -> None:
+    inspect = FakeInspect(told=gang())
+    await asked("gang", *arguments, inspect=inspect)
+
+    assert inspect.questions == [(namespace, "train", Subject.POD_GROUP)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pod/train-0"], "not 'pod/train-0'; `leeboard why pod/train-0` names the PodGroup of a pod or a workload\n"),
+        (["job.batch/train"], "not 'job.batch/train'; `leeboard why job.batch/train` names the PodGroup of a pod or"),
+        (["vision/train", "-n", "lab"], "'vision/train' is in namespace vision, and -n names lab\n"),
+        *((["a/b/c"], "not 'a/b/c'\n"), (["/train"], "not '/train'\n"), (["pg/"], "not 'pg/'\n"), ([""], "not ''\n")),
+    ],
+)
+async def test_what_is_no_podgroup_is_refused_with_what_to_write(arguments: list[str], said: str) -> None:
+    inspect = FakeInspect(told=gang())
+    result = await asked("gang", *arguments, inspect=inspect)
+
+    assert (result.exit_code, inspect.questions) == (2, [])
+    assert "write NAME, podgroup/NAME or NAMESPACE/NAME of a PodGroup" in result.stderr
+    assert said in result.stderr
+
+
+async def test_a_kind_that_was_read_as_a_namespace_is_said_to_be_none_of_a_podgroup() -> None:
+    inspect = FakeInspect(told=Unknown("no PodGroup job/train is known"))
+    result = await asked("gang", "job/train", inspect=inspect)
+
+    assert (result.exit_code, inspect.questions) == (1, [("job", "train", Subject.POD_GROUP)])
+    assert result.stderr == (
+        "Error: no PodGroup job/train is known; write NAME, podgroup/NAME or NAMESPACE/NAME of a PodGroup;"
+        " `leeboard why job/train` names the PodGroup of a pod or a workload\n"
+    )
 
 
 # -- top
