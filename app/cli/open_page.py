@@ -5,6 +5,7 @@ import click
 from app.cli.asking import Reach, reaching
 from app.cli.interrupts import until_interrupted
 from app.cli.page_proxy import PageProxy
+from app.client.reach_errors import said_by
 
 
 @click.command("open")
@@ -22,7 +23,14 @@ def open_page(no_browser: bool, port: int, reach: Reach) -> None:  # noqa: FBT00
     """
     # So that a wrong context is one line here, and not an error page.
     reach.page.find_page()
-    with PageProxy(reach.page, port=port) as proxy:
+    try:
+        listening = PageProxy(reach.page, port=port)
+    except OSError as error:
+        raise click.ClickException(
+            f"127.0.0.1:{port} cannot be used: {said_by(error)}; choose another port with --port, or leave it out for"
+            " a free one"
+        ) from error
+    with listening as proxy:
         click.echo(proxy.url)
         if not no_browser:
             _show(proxy.url)

@@ -271,6 +271,17 @@ async def test_an_address_without_the_page_is_said_to_be_so_with_what_to_do(tmp_
     ]
 
 
+async def test_a_port_in_use_is_one_line_with_what_to_do() -> None:
+    async with served() as at:
+        taken = at.operations.rpartition(":")[2]
+        said = await refusal("--server", at.view, "--port", taken)
+
+    assert said == (
+        f"Error: 127.0.0.1:{taken} cannot be used: Address already in use; choose another port with --port, or leave"
+        " it out for a free one\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("service", "asked"),
     [
