@@ -21,7 +21,7 @@ from app.cli.asking import usual_url
 from app.cli.findings import Examination, Finding, Severity, as_json, as_text, broken, examined
 from app.cli.options import check_kubeconfig, read_settings
 from app.client.default_tokens import bearer, default_token
-from app.client.kubeconfig import context_of
+from app.client.kubeconfig import context_of, is_in_cluster
 from app.client.service_ways import IN_CLUSTER_URL
 from app.control.leadership.rights import rights_of, rights_to_owners
 from app.kube.client import KubeCluster
@@ -44,15 +44,24 @@ class Patient:
     account: str | None
     token: str | None = None
     """The token for the service; None means that of the kubeconfig or of the service account."""
+    context: str | None = None
+    """Of the kubeconfig; None means the current one."""
 
 
 @click.command
-@click.option("--kubeconfig", metavar="PATH", help="Kubeconfig to use instead of the pod's service account.")
 @click.option(
+    "--kubeconfig",
+    metavar="PATH",
+    help="Kubeconfig to use. [default: in a pod its service account, elsewhere KUBECONFIG or ~/.kube/config]",
+)
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig. [default: the current one]")
+@click.option(
+    "--server",
     "--url",
     "urls",
+    metavar="URL",
     multiple=True,
-    envvar="LEEBOARD_URL",
+    envvar=["LEEBOARD_SERVER", "LEEBOARD_URL"],
     help="Operations address, of each replica or of a headless Service. "
     f"[default: {IN_CLUSTER_URL} in a cluster, else the operations port on loopback]",
 )
@@ -63,8 +72,14 @@ class Patient:
     help="Service account to check; only an administrator may check others. [default: the account that runs doctor]",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def doctor(
-    kubeconfig: str | None, urls: tuple[str, ...], token: str | None, service_account: str | None, output: str
+def doctor(  # noqa: PLR0913 # the options of the command line
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    urls: tuple[str, ...],
+    token: str | None,
+    service_account: str | None,
+    output: str,
 ) -> None:
     """Check an installation and say what to do about each fault.
 
@@ -74,8 +89,9 @@ def doctor(
     settings = read_settings(kubeconfig=kubeconfig)
     check_kubeconfig(settings.kubeconfig)
     _check_account(service_account)
+    _check_context(settings.kubeconfig, context)
     asked = urls or (usual_url(),)
-    patient = Patient(settings=settings, urls=asked, account=service_account, token=token)
+    patient = Patient(settings=settings, urls=asked, account=service_account, token=token, context=context)
     findings = asyncio.run(examine(patient))
     click.echo(as_json(findings) if output == "json" else as_text(findings))
     raise SystemExit(1 if any(finding.state is Severity.BROKEN for finding in findings) else 0)
@@ -84,7 +100,7 @@ def doctor(
 async def examine(patient: Patient) -> list[Finding]:
     """Run all checks. Those that need an API server are skipped without one."""
     try:
-        cluster = await KubeCluster.connect(patient.settings.kubeconfig, limits=LIMITS)
+        cluster = await KubeCluster.connect(patient.settings.kubeconfig, patient.context, limits=LIMITS)
     except KubeError as error:
         return [broken("api-server", str(error), NO_API_SERVER), *await _all(_replica_examinations(patient))]
     async with cluster:
@@ -141,7 +157,7 @@ def _replica_examinations(patient: Patient) -> Sequence[tuple[str, Examination]]
 
 async def _headers(patient: Patient, url: str) -> dict[str, str]:
     """Return the header with the token for this address. It may run a plugin, so it does not block the loop."""
-    source = partial(context_of, patient.settings.kubeconfig)
+    source = partial(context_of, patient.settings.kubeconfig, patient.context)
     given = (patient.token or "").strip()
     return bearer(given or await asyncio.to_thread(default_token, url, source))
 
@@ -154,3 +170,11 @@ async def _all(examinations: Sequence[tuple[str, Examination]]) -> list[Finding]
 def _check_account(account: str | None) -> None:
     if account is not None and account.count("/") != 1:
         raise click.BadParameter(f"{account!r} is not NAMESPACE/NAME", param_hint="--service-account")
+
+
+def _check_context(kubeconfig: str | None, context: str | None) -> None:
+    if context is None:
+        return
+    if kubeconfig is None and is_in_cluster():
+        raise click.UsageError("in a pod, --context needs a kubeconfig; name one with --kubeconfig")
+    context_of(kubeconfig, context)

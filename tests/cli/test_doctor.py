@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from app.cli import findings, main
@@ -126,7 +127,50 @@ async def test_findings_are_machine_readable_too(tmp_path: Path) -> None:
     assert json.loads(result.stdout)[0] == first
 
 
-@pytest.mark.parametrize("options", [["--service-account", "leeboard"], ["-o", "xml"], ["--kubeconfig", "/none"]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"LEEBOARD_SERVER": "{}"},
+        {"LEEBOARD_URL": "{}"},
+        {"LEEBOARD_SERVER": "{}", "LEEBOARD_URL": "http://127.0.0.1:1"},
+    ],
+)
+async def test_the_address_of_the_other_commands_is_checked(tmp_path: Path, given: dict[str, str]) -> None:
+    async with listening(FakeCluster().answer) as url, answering(healthy()) as operations:
+        environment = {name: value.format(operations) for name, value in given.items()}
+        arguments = ["doctor", "--kubeconfig", str(kubeconfig(url, tmp_path)), "--context", "c"]
+        result = await asyncio.to_thread(CliRunner(env=environment).invoke, main, arguments)
+
+    assert f"{operations.rpartition(':')[2]} decides\n" in result.stdout
+
+
+async def test_the_named_context_is_checked_and_not_the_current_one(tmp_path: Path) -> None:
+    async with listening(FakeCluster().answer) as url:
+        config = kubeconfig("http://127.0.0.1:1", tmp_path)
+        document = yaml.safe_load(config.read_text())
+        document["clusters"].append({"name": "d", "cluster": {"server": url}})
+        document["contexts"].append({"name": "d", "context": {"cluster": "d", "user": "u"}})
+        config.write_text(yaml.safe_dump(document))
+        runner = CliRunner(env={"LEEBOARD_KUBECONFIG": str(config), "LEEBOARD_SERVER": "http://127.0.0.1:1"})
+        current, named = [
+            await asyncio.to_thread(runner.invoke, main, ["doctor", *options]) for options in ([], ["--context", "d"])
+        ]
+
+    assert current.stdout.startswith("[-] api-server")
+    assert named.stdout.startswith("[+] api-server")
+
+
+def test_in_a_pod_a_context_needs_a_kubeconfig() -> None:
+    result = CliRunner(env={"KUBERNETES_SERVICE_HOST": "::1"}).invoke(main, ["doctor", "--context", "c"])
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "in a pod, --context needs a kubeconfig; name one with --kubeconfig" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--service-account", "leeboard"], ["-o", "xml"], ["--kubeconfig", "/none"], ["--context", "none"]],
+)
 async def test_a_wrong_option_exits_with_2(tmp_path: Path, options: list[str]) -> None:
     assert (await run(tmp_path, FakeCluster(), *options)).exit_code == 2
 
