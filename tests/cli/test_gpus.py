@@ -261,7 +261,11 @@ def test_a_service_that_does_not_answer_is_one_line_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "says_so"),
     [
-        ({"detail": "Leeboard failed on this request"}, 500, "cannot tell: Leeboard failed on this request"),
+        (
+            {"detail": "Leeboard failed on this request"},
+            500,
+            "gave no answer (500 Internal Server Error): Leeboard failed on this request; try again",
+        ),
         ("<html>", 404, "is not Leeboard's operations port"),
         ({"kind": "GpuNodeStateList"}, 200, "cannot be read; does the service have the same version"),
     ],
