@@ -10,7 +10,7 @@ from typing import Any
 
 from app.cli.output import like
 from app.client.api_server import EVENTS, POD_GROUPS, PODS, ApiServer, Object, path_of
-from app.client.reach_errors import NoSuchObjectError, ReachError
+from app.client.reach_errors import NoSuchObjectError, NotAllowedError, ReachError
 from app.model.marks import GATE, QUEUE_ANNOTATION
 
 API_VERSION = "leeboard.dev/v1alpha1"
@@ -20,6 +20,7 @@ POD_GROUP_ANNOTATION = "pod-group-name"
 WAITING_PHASE = "Pending"
 EVENTS_SHOWN = 5
 MOST_LISTED = 500
+WITHOUT_NODE = "spec.nodeName=,status.phase=Pending"
 NOTHING_SAID = (
     "Nothing says yet why it waits: the PodGroup has no condition, and there is no event about it. Leeboard writes"
     " both within seconds, if it runs and manages this pod."
@@ -50,6 +51,10 @@ def waiting_groups(cluster: ApiServer, namespace: str) -> Object:
     except NoSuchObjectError:
         raise NoSuchObjectError("this cluster has no PodGroups of scheduling.run.ai; is Leeboard installed?") from None
     waiting = [_waiting(each) for each in items if mapping(each, "status").get("pending")]
+    # Whoever may not list pods is told of PodGroups alone.
+    with suppress(NotAllowedError):
+        pods = items_of(cluster.get(path_of(PODS, namespace, fieldSelector=WITHOUT_NODE, limit=MOST_LISTED)))
+        waiting += [_waiting_alone(each) for each in pods if _waits_alone(each)]
     return {"apiVersion": API_VERSION, "kind": "PodGroupList", "items": waiting}
 
 
@@ -253,6 +258,28 @@ def _waiting(group: Object) -> Object:
         "activePods": status.get("running") or 0,
         "succeededPods": status.get("succeeded") or 0,
         "why": said[0] if said else None,
+    }
+
+
+def _waits_alone(pod: Object) -> bool:
+    metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
+    is_over = bool(spec.get("nodeName") or metadata.get("deletionTimestamp"))
+    return not is_over and not _group_of(pod) and _queue_of(metadata) is not None
+
+
+def _waiting_alone(pod: Object) -> Object:
+    metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
+    return {
+        "namespace": str(metadata.get("namespace")),
+        "name": str(metadata.get("name")),
+        "queue": _queue_of(metadata),
+        "priority": spec.get("priority"),
+        "preemptible": None,
+        "minMember": 1,
+        "pendingPods": 1,
+        "activePods": 0,
+        "succeededPods": 0,
+        "why": next(_scheduler_says(mapping(pod, "status")), None),
     }
 
 

@@ -99,6 +99,7 @@ async def test_that_nothing_waits_is_no_data() -> None:
 async def test_without_the_service_the_podgroup_objects_are_listed(tmp_path: Path) -> None:
     cluster = holding(groups=[group(pending=2, schedulingConditions=[TOO_FULL])])
     cluster.set_items("/apis/scheduling.run.ai/v2alpha2/podgroups", group(pending=1), group(phase="Running"))
+    cluster.set_items("/api/v1/pods")
 
     assert await shown(cluster, tmp_path, "pending") == snapshot("""\
 
@@ -108,6 +109,23 @@ default    train  vision     2  NoNodeFits: Pod train-0 needs 8 GPUs; the most o
     assert await shown(cluster, tmp_path, "pending", "-A", "--no-headers") == snapshot("""\
 
 default  train  vision  1  -
+""")
+
+
+async def test_without_the_service_pods_without_a_podgroup_are_listed_as_well(tmp_path: Path) -> None:
+    unmanaged, said = pod("web", labels={}, annotations={}), "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    refused = pod("refused", annotations={})
+    refused["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    ]
+    pods = [pod("alone", annotations={}), pod("runs", node="gpu-1", annotations={}), pod(), unmanaged, refused]
+    cluster = holding(groups=[group(pending=1)], pods=pods)
+
+    assert await shown(cluster, tmp_path, "pending", "--no-headers") == snapshot("""\
+
+default  train    vision  1  -
+default  alone    vision  1  -
+default  refused  vision  1  Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.
 """)
 
 
