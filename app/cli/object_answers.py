@@ -262,25 +262,19 @@ def _waiting(group: Object) -> Object:
 
 
 def _waits_alone(pod: Object) -> bool:
-    metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
-    is_over = bool(spec.get("nodeName") or metadata.get("deletionTimestamp"))
-    return not is_over and not _group_of(pod) and _queue_of(metadata) is not None
+    is_alone = not _group_of(pod) and _queue_of(mapping(pod, "metadata")) is not None
+    return is_alone and _pod_state(pod) in {"Held", WAITING_PHASE}
 
 
 def _waiting_alone(pod: Object) -> Object:
-    metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
-    return {
-        "namespace": str(metadata.get("namespace")),
-        "name": str(metadata.get("name")),
-        "queue": _queue_of(metadata),
-        "priority": spec.get("priority"),
-        "preemptible": None,
-        "minMember": 1,
-        "pendingPods": 1,
-        "activePods": 0,
-        "succeededPods": 0,
+    """Return a pod without a PodGroup as the PodGroup of one pod that Leeboard makes of it."""
+    metadata = mapping(pod, "metadata")
+    group = {"metadata": metadata, "spec": {"queue": _queue_of(metadata)}, "status": {"pending": 1}}
+    says = {
+        "priority": mapping(pod, "spec").get("priority"),
         "why": next(_scheduler_says(mapping(pod, "status")), None),
     }
+    return _waiting(group) | says
 
 
 def _group_of(pod: Object) -> str:
