@@ -240,34 +240,40 @@ async def test_a_slow_client_gets_the_whole_state_and_no_backlog() -> None:
 async def test_the_257th_client_is_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MOST_STREAMS", 3)
     async with viewing() as bench:
-        async with contextlib.AsyncExitStack() as opened:
-            for _ in range(3):
-                reading = await opened.enter_async_context(bench.stream())
-                await reading.until(1)
+        async with _reading_at_once(bench, 3):
             refused = await bench.served.ask(get("/api/v1/stream", "Authorization: Bearer admin"))
-        async with asyncio.timeout(10):
-            while (reply := await _status_of_a_stream(bench)) != 200:  # noqa: ASYNC110 - the server notices it
-                await asyncio.sleep(0.01)
+        assert await _status_once_they_have_left(bench) == 200
     assert (refused.status, refused.headers["retry-after"]) == (503, "10")
     assert b"/api/v1/state" in refused.body
-    assert reply == 200
 
 
 async def test_one_user_leaves_streams_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
     async with viewing() as bench:
-        async with contextlib.AsyncExitStack() as opened:
-            for _ in range(2):
-                reading = await opened.enter_async_context(bench.stream())
-                await reading.until(1)
+        async with _reading_at_once(bench, 2):
             refused = await bench.served.ask(get("/api/v1/stream", "Authorization: Bearer admin"))
             async with bench.stream("nobody") as other:
                 status = await other.status()
-        async with asyncio.timeout(10):
-            while await _status_of_a_stream(bench) != 200:  # noqa: ASYNC110 - the server notices it
-                await asyncio.sleep(0.01)
+        assert await _status_once_they_have_left(bench) == 200
     assert (refused.status, refused.headers["retry-after"], status) == (429, "10", 200)
     assert b"close a page" in refused.body
+
+
+@contextlib.asynccontextmanager
+async def _reading_at_once(bench: Bench, number: int) -> AsyncIterator[None]:
+    """Let the admin read so many streams."""
+    async with contextlib.AsyncExitStack() as opened:
+        for _ in range(number):
+            reading = await opened.enter_async_context(bench.stream())
+            await reading.until(1)
+        yield
+
+
+async def _status_once_they_have_left(bench: Bench) -> int:
+    async with asyncio.timeout(10):
+        while (status := await _status_of_a_stream(bench)) != 200:  # noqa: ASYNC110 - the server notices it
+            await asyncio.sleep(0.01)
+    return status
 
 
 async def _status_of_a_stream(bench: Bench) -> int:
